@@ -14,6 +14,12 @@ import pyarrow as pa
 
 from cdcd.errors import SparkReadError
 
+TIMES = b"cdcd.times"
+"""The metadata of an Arrow field whose int64 values, also in lists and maps, are times of day in microseconds."""
+ONLY_TIMES = b"only"
+ALSO_NUMBERS = b"also numbers"
+"""The field has the values of two columns, and those of one of them are numbers."""
+
 
 class ColumnKind(enum.IntEnum):
     """How a column is stored. The numbers are those of the C extension."""
@@ -34,11 +40,15 @@ class ColumnKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `children`: the numbers of its items; of a map's keys and values; or of a struct's fields."""
+    """A column. `children`: the numbers of its items; of a map's keys and values; or of a struct's fields.
+
+    `times`: the metadata `TIMES` of the field that the column is in, empty without it.
+    """
 
     kind: ColumnKind
     type: pa.DataType
     children: tuple[int, ...] = ()
+    times: bytes = b""
 
     @property
     def precision(self) -> int:
@@ -88,12 +98,15 @@ def columns_of(record: pa.StructType) -> tuple[Column, ...]:
     """Return the columns of a record with these fields. Raises SparkReadError for a type without a column."""
     columns: list[Column | None] = []
 
-    def add(type_: pa.DataType) -> int:
+    def add(type_: pa.DataType, times: bytes) -> int:
         number = len(columns)
         columns.append(None)
-        children = tuple(add(field.type) for field in child_fields(type_))
-        columns[number] = Column(kind_of(type_), type_, children)
+        inherited = b"" if pa.types.is_struct(type_) else times
+        children = tuple(
+            add(field.type, (field.metadata or {}).get(TIMES, inherited)) for field in child_fields(type_)
+        )
+        columns[number] = Column(kind_of(type_), type_, children, times)
         return number
 
-    add(record)
+    add(record, b"")
     return tuple(one for one in columns if one is not None)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.columnar.layout import Column, ColumnKind, child_fields
+from cdcd.columnar.layout import ONLY_TIMES, Column, ColumnKind, child_fields
 from cdcd.errors import SparkReadError
 
 AvroType = Any
@@ -110,10 +110,12 @@ _STORED_AS: dict[Op, frozenset[ColumnKind]] = {
     Op.MAP: frozenset({ColumnKind.MAP}),
     Op.RECORD: frozenset({ColumnKind.STRUCT}),
 }
-# The Arrow types of Avro's logical types; a plain number is accepted for each of them.
+# The Arrow types of Avro's logical types. A plain number is not a value of them, nor the other way round: it may be
+# of another unit. Only a time of day has a second type, an int64 column that its metadata says to hold times.
+_TIME = pa.time64("us")
 _LOGICAL: dict[tuple[Op, str], pa.DataType] = {
     (Op.INT, "date"): pa.date32(),
-    (Op.LONG, "time-micros"): pa.time64("us"),
+    (Op.LONG, "time-micros"): _TIME,
     (Op.LONG, "timestamp-micros"): pa.timestamp("us", "UTC"),
     (Op.LONG, "local-timestamp-micros"): pa.timestamp("us"),
 }
@@ -227,8 +229,11 @@ class _Compiler:
             fits = same_scale and described["precision"] <= column.type.precision
         elif op in _PLAIN_TYPE and fits:
             logical = _LOGICAL.get((op, _described(avro).get("logicalType", "")))
-            fits = column.type == logical or column.type in _PLAIN_TYPE[op]
-            fits &= logical is None or column.kind in (ColumnKind.INT32, ColumnKind.INT64)
+            if logical is None:
+                fits = column.type in _PLAIN_TYPE[op] and column.times != ONLY_TIMES
+            else:
+                is_number_of_time = logical == _TIME and column.type == pa.int64() and bool(column.times)
+                fits = column.type == logical or is_number_of_time
         elif op is Op.MAP and fits:
             fits = pa.types.is_string(column.type.key_type)
         if not fits:

@@ -19,5 +19,5 @@ RAW_SCHEMA = pa.schema(
     ]
 )
 """The rows of `format("cdcd")` as an Arrow schema."""
-RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
-"""The same as Spark writes a schema."""
+RAW_DDL = "topic string, partition int, offset long, timestamp timestamp_ltz, key binary, value binary"
+"""The same as Spark writes a schema. `timestamp` alone is TIMESTAMP_NTZ in a session that says so."""

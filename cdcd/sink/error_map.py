@@ -26,7 +26,7 @@ from cdcd.errors import (
 from cdcd.property_names import FILE_PROPERTIES
 from cdcd.sink.hints import hint_for
 
-__all__ = ["error_of", "kafka_errors", "making_client", "translate"]
+__all__ = ["error_of", "is_about_group", "kafka_errors", "making_client", "translate"]
 
 _UNAVAILABLE = (
     "_ALL_BROKERS_DOWN",
@@ -174,6 +174,15 @@ def translate(error: KafkaError, doing: str, **context: object) -> SinkError:
     if cls is None:
         cls = SinkUnavailable if error.retriable() or error.txn_requires_abort() else SinkError
     return cls(f"{doing}: {error.str()}", hint=hint_for(error) or None, kafka=error.name(), **context)
+
+
+def is_about_group(error: KafkaError) -> bool:
+    """Whether a consumer reports only that its principal has no right on its `group.id`.
+
+    librdkafka looks for the coordinator of the group although cdcd reads assigned partitions and commits no offsets;
+    the refusals, which it repeats, come among the records, and the records do not depend on them.
+    """
+    return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def error_of(failure: KafkaException) -> KafkaError:

@@ -20,7 +20,7 @@ from cdcd.errors import ProgressUnreadable, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import making_client, translate
+from cdcd.sink.error_map import is_about_group, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
@@ -225,6 +225,8 @@ def position_of(message: Message, topic: str) -> int | None:
         return None if offset is None else int(offset) + 1
     if error.code() == KafkaError._PARTITION_EOF:
         return None if offset is None else int(offset)
+    if is_about_group(error):
+        return None
     failure = translate(error, "reading a topic", topic=topic)
     if isinstance(failure, SinkUnavailable):
         return None  # the consumer retries by itself, until the caller's deadline

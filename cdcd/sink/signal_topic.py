@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from cdcd.errors import SinkError, SinkUnavailable, TopicMissing
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import kafka_errors, making_client, translate
+from cdcd.sink.error_map import is_about_group, kafka_errors, making_client, translate
 from cdcd.sink.reader import bounds
 from cdcd.sink.settings import SinkSettings, reader_properties
 
@@ -157,6 +157,8 @@ class SignalTopic:
     def _raise(self, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise OffsetGone
+        if is_about_group(error):
+            return
         failure = translate(error, _DOING, topic=self._topic)
         if not isinstance(failure, SinkUnavailable):
             raise failure

@@ -51,7 +51,7 @@ from cdcd.spark.source.cuts import (
 )
 from cdcd.spark.source.late_topics import Late
 from cdcd.spark.source.pieces import pieces
-from cdcd.spark.source.prefix_topics import existing_tables
+from cdcd.spark.source.prefix_topics import existing_tables, is_without_records
 from cdcd.spark.source.ranges import read_ranges
 from cdcd.spark.source.read_limits import (
     ReadAllAvailable,
@@ -62,13 +62,17 @@ from cdcd.spark.source.read_limits import (
 from cdcd.spark.source.record_sizes import RecordSizes
 from cdcd.spark.source.source_options import SourceOptions, parse_options
 from cdcd.spark.source.source_position import SourcePosition
-from cdcd.spark.source.table_options import TableOptions, topics_of
+from cdcd.spark.source.table_options import TableOptions, is_only_in_a_pattern, topics_of
 from cdcd.spark.storage.uri import Target
 
 UNLIMITED_ROWS = 2**62
 ONE_BATCH = (
     "%s: the query ends after its first batch, which is not at the newest commit. If you used availableNow: Spark "
     "4.1 runs it as a single batch; start the query again, or set none of maxRows, maxBytes and maxCommits"
+)
+_NO_ROW = (
+    "%s: the table has had no row yet, so it has no columns, and the query does not read it, nor its later rows; "
+    "start the query again when it has rows"
 )
 log = logging.getLogger("cdcd.spark.data_source")
 
@@ -317,11 +321,9 @@ class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
         options = self._parsed()
         if options.tables is None:
             return RAW_DDL
-        topics = topics_of(
-            options.tables.tables, options.connection.prefix, existing_tables(options.connection)
-        )
-        self._known = replace(options, topics=frozenset(topics))
-        self._decoding = _decoding(options.connection, topics, options.tables)
+        self._decoding = _decoding(options.connection, options.tables)
+        read = frozenset(one.topic for one in self._decoding.versions)
+        self._known = replace(options, topics=read)
         return self._decoding.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -355,8 +357,20 @@ class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
         return self._known
 
 
-def _decoding(connection: Connection, topics: Sequence[str], tables: TableOptions) -> Decoding:
-    decoding = decoding_of(access_of(connection), topics, **dict(tables.parameters))
+def _decoding(connection: Connection, tables: TableOptions) -> Decoding:
+    existing = existing_tables(connection)
+
+    def leaves_out(topic: str) -> bool:
+        """Whether a topic without a schema is one of a table without a row, which only a pattern has selected."""
+        if not is_only_in_a_pattern(topic, tables.tables, connection.prefix, existing):
+            return False
+        if not is_without_records(connection, topic):
+            return False
+        log.warning(_NO_ROW, topic)
+        return True
+
+    topics = topics_of(tables.tables, connection.prefix, existing)
+    decoding = decoding_of(access_of(connection), topics, leaves_out=leaves_out, **dict(tables.parameters))
     if not tables.is_case_sensitive:
         decoding.check_cases()
     return decoding

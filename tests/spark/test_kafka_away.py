@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import EXIT_FAILURE, SinkUnavailable
@@ -57,6 +60,55 @@ def _progress(brokers: str) -> None:
 
 def _records(brokers: str) -> None:
     list(read_ranges(brokers, {}, [Range("shop.public.items", 0, 0, 1)]))
+
+
+class _Refused(Cluster):
+    """A cluster that answers a question for offsets with these errors, one after another, and then with offsets."""
+
+    def __init__(self, *codes: int) -> None:
+        super().__init__("127.0.0.1:1", {})
+        self.codes, self.timeouts_s = list(codes), list[float]()
+
+    def _listed(self) -> Any:
+        return None
+
+    def _requested(self, partitions: Any, spec: Any, isolation: Any, timeout_s: float) -> Any:
+        self.timeouts_s.append(timeout_s)
+        answer: Future[Any] = Future()
+        if self.codes:
+            answer.set_exception(KafkaException(KafkaError(self.codes.pop(0))))
+        else:
+            answer.set_result(SimpleNamespace(offset=7))
+        return {TopicPartition(*one): answer for one in partitions}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._NOENT,
+        KafkaError._TIMED_OUT,
+    ],
+)
+def test_offsets_are_asked_for_again_after_a_change_of_the_leader(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "ELECTION_PAUSE_S", 0.0)
+    assert _Refused(code, code).ends([("t", 0)]) == {("t", 0): 7}
+    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 0.0)
+    with pytest.raises(SinkUnavailable, match="Kafka does not list offsets"):
+        _Refused(*[code] * 1000).ends([("t", 0)])
+
+
+def test_a_refusal_that_no_time_heals_is_an_error_at_once() -> None:
+    cluster = _Refused(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    with pytest.raises(SinkUnavailable, match="UNKNOWN_TOPIC_OR_PART"):
+        cluster.ends([("t", 0)])
+    assert len(cluster.timeouts_s) == 1
 
 
 @pytest.mark.parametrize(

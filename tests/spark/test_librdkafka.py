@@ -6,7 +6,9 @@ import logging
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import ConfigError, SinkUnavailable
@@ -107,6 +109,41 @@ def test_a_password_is_used_and_never_shown(
     assert any("uthentication failed" in line for line in logged)
     assert "wr0ng" not in str(raised.value) + repr(raised.value) + caplog.text
     assert capfd.readouterr().err == ""
+
+
+@IN_USE
+def test_no_right_on_a_group_is_needed(
+    implementation: str, secured_kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka looks for the coordinator of `group.id`, and reports each refusal among the records."""
+    secured_kafka.set_password("groupless", "pA55word-of-the-reader")
+    secured_kafka.allow("User:groupless")
+    topic = Topic(secured_kafka.broker.bootstrap, partitions=1)
+    refused: list[int] = []
+
+    check = reading.check_error
+
+    def seen(error: KafkaError, name: str | None, partition: int | None) -> None:
+        refused.append(error.code())
+        check(error, name, partition)
+
+    monkeypatch.setattr(reading, "check_error", seen)
+    monkeypatch.setattr(ranges, "check_error", seen)
+    address = f"127.0.0.1:{secured_kafka.sasl.port}"
+    login = _login("pA55word-of-the-reader") | {"sasl.username": "groupless"}
+    reader = ranges.ranges_reader(reading.consumer_settings(address, login), [Range(topic.name, 0, 0, 100)])
+    try:
+        eventually(
+            lambda: reader.read() is not None or KafkaError.GROUP_AUTHORIZATION_FAILED in refused,
+            "the broker refuses the group",
+        )
+        topic.commit(records(0, 100, partitions=1))
+        found: list[pa.RecordBatch] = []
+        while reader.waiting:
+            found += filter(None, [reader.read()])
+    finally:
+        reader.close()
+    assert by_place(rows_of(found)) == by_place(topic.written)
 
 
 def test_without_librdkafkas_symbols_the_fallback_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,10 +112,9 @@ class SecuredKafka:
     # --- ACLs ---
 
     def allow(self, principal: str) -> None:
-        """Allow this principal all operations on every topic and transactional id."""
+        """Allow this principal all operations on every topic and transactional id, and nothing on groups."""
         self._grant(principal, (ResourceType.TOPIC, "*", AclOperation.ALL))
         self._grant(principal, (ResourceType.TRANSACTIONAL_ID, "*", AclOperation.ALL))
-        self._grant(principal, (ResourceType.GROUP, "*", AclOperation.ALL))
 
     def deny(self, principal: str, topic: str, operation: AclOperation = AclOperation.WRITE) -> None:
         """Deny this principal writes to one topic, or another operation; a deny overrides every allow."""

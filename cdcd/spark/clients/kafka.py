@@ -41,6 +41,7 @@ REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
 FIRST_TIMEOUT_S = 2.0
 POLL_S = 1.0
+ELECTION_PAUSE_S = 0.1
 FETCH_RECORDS = 1_000
 """The number of records that the driver reads at once: each is an object of Python."""
 
@@ -171,9 +172,12 @@ class Cluster:
         self, partitions: Sequence[tuple[str, int]]
     ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
         """Return `starts` and `high_watermarks`, asked at the same time."""
-        first = self._requested(partitions, OffsetSpec.earliest())
-        last = self._requested(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
-        return self._answered(first), self._answered(last)
+        first, last = self._listed_offsets(
+            partitions,
+            (OffsetSpec.earliest(), IsolationLevel.READ_COMMITTED),
+            (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
+        )
+        return first, last
 
     def _offsets(
         self,
@@ -181,13 +185,43 @@ class Cluster:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[tuple[str, int], int]:
-        return self._answered(self._requested(partitions, spec, isolation))
+        return self._listed_offsets(partitions, (spec, isolation))[0]
+
+    def _listed_offsets(
+        self, partitions: Sequence[tuple[str, int]], *wanted: tuple[OffsetSpec, IsolationLevel]
+    ) -> list[dict[tuple[str, int], int]]:
+        """Return the offsets of each kind, asked at the same time.
+
+        librdkafka does not learn of a partition's new leader by an answer: after a restart of one broker its requests
+        are refused for the former leader's epoch, or wait for the former leader until they time out, until the
+        metadata are listed. So the first request does not wait long.
+        """
+
+        def ask() -> list[dict[tuple[str, int], int]]:
+            deadline_s, timeout_s = time.monotonic() + REQUEST_TIMEOUT_S, FIRST_TIMEOUT_S
+            while True:
+                begun_s = time.monotonic()
+                asked = [self._requested(partitions, *one, timeout_s) for one in wanted]
+                try:
+                    return [self._answered(one) for one in asked]
+                except KafkaException as error:
+                    now_s = time.monotonic()
+                    is_short = now_s - begun_s > timeout_s / 2 and timeout_s < REQUEST_TIMEOUT_S
+                    if error.args[0].code() not in _MOVED or (now_s > deadline_s and not is_short):
+                        raise
+                if is_short:  # a broker that is only slow answers in a longer time
+                    timeout_s = min(2 * timeout_s, REQUEST_TIMEOUT_S)
+                self._listed()
+                time.sleep(ELECTION_PAUSE_S)
+
+        return self._asked("Kafka does not list offsets", ask)
 
     def _requested(
         self,
         partitions: Sequence[tuple[str, int]],
         spec: OffsetSpec,
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        isolation: IsolationLevel,
+        timeout_s: float,
     ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
         if not partitions:
             return {}
@@ -195,17 +229,14 @@ class Cluster:
         asked: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
             isolation_level=isolation,
-            request_timeout=REQUEST_TIMEOUT_S,
+            request_timeout=timeout_s,
         )
         return asked
 
     def _answered(
         self, asked: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
     ) -> dict[tuple[str, int], int]:
-        return self._asked(
-            "Kafka does not list offsets",
-            lambda: {(key.topic, key.partition): self._offset(future) for key, future in asked.items()},
-        )
+        return {(key.topic, key.partition): self._offset(future) for key, future in asked.items()}
 
     def _offset(self, future: Future[ListOffsetsResultInfo]) -> int:
         """Return the offset of an answer.
@@ -258,6 +289,18 @@ class Cluster:
 UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 """The reasons of a topic or partition that does not exist."""
 _SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
+_MOVED = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._NOENT,
+        *_SILENCE,
+    }
+)
+"""The errors of a request for offsets while a partition gets another leader, or has none for a short time."""
 _AWAY = (
     "start Kafka, or correct the reader's brokers (--brokers, the option `brokers`) or kafka.security.protocol; then "
     "start it again"
@@ -380,7 +423,13 @@ def check_messages(messages: list[Message]) -> list[Message]:
 
 
 def check_error(error: KafkaError, topic: str | None, partition: int | None) -> None:
-    """Raise a consumer's error as an error of cdcd, unless librdkafka retries by itself."""
+    """Raise a consumer's error as an error of cdcd, unless librdkafka retries, or the records do not depend on it.
+
+    librdkafka looks for the coordinator of its `group.id` although nothing is read as a group: no right on a group is
+    needed, and without one that lookup is refused again and again beside the records.
+    """
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise HistoryMissing("Kafka removed records before they were read", topic=topic, partition=partition)
     if (refused := refusal([error], "Kafka refuses the read", topic=topic)) is not None:

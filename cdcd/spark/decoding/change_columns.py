@@ -10,14 +10,14 @@ Must not: use Spark; drop a record; put a value into an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.columnar.decoder import DecodedRows, RecordDecoder
+from cdcd.columnar.decoder import DecodedRows, RecordDecoder, problem_of
 from cdcd.columnar.faults import Fault
 from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.columns import AvroType
@@ -59,6 +59,7 @@ _SCHEMA_HINT = (
     "after DROP COLUMN, and after a change of a column's type or name, start the query again: its columns are those "
     f"of its start; if the id is unknown, read from the registry that cdcd writes to; {_QUARANTINE_HINT}"
 )
+LOST = "columns of the query were dropped or renamed while it ran"
 SPECIAL_REASON = "a value is outside the type of its column"
 SPECIAL_HINT = 'choose special="map" or special="string", which return the text of such a value'
 
@@ -126,10 +127,19 @@ class _Problem(NamedTuple):
 
 
 class ChangeReader:
-    """Decodes the batches of one task into the columns of `change_schema`."""
+    """Decodes the batches of one task into the columns of `change_schema`.
 
-    def __init__(self, choices: Choices, schema_of: Callable[[int], AvroType]) -> None:
+    `lost_in`: returns the lost columns by topic and id of the records with these topics and ids.
+    """
+
+    def __init__(
+        self,
+        choices: Choices,
+        schema_of: Callable[[int], AvroType],
+        lost_in: Callable[[pa.Array, pa.Array], Mapping[tuple[str, int], tuple[str, ...]]],
+    ) -> None:
         self._choices = choices
+        self._lost_in = lost_in
         self._target = change_schema(choices)
         self._values = _decoder(envelope_of(choices), schema_of)
         self._keys = None if choices.key is None else _decoder(pa.schema(list(choices.key)), schema_of)
@@ -141,6 +151,7 @@ class ChangeReader:
         values = self._values.decode(batch["value"])
         keys = None if self._keys is None else self._keys.decode(batch["key"])
         problems = _bad("value", values) | ({} if keys is None else _bad("key", keys))
+        problems |= self._lost(batch, values)
         if self._choices.special == "error":
             found = self._specials.first_columns(values.rows.field("source").field("special"))
             problems = {row: _special_problem(name) for row, name in found.items()} | problems
@@ -152,6 +163,13 @@ class ChangeReader:
         if keys is not None:
             columns["key"] = keys.rows
         return pa.RecordBatch.from_arrays([columns[name] for name in self._target.names], schema=self._target)
+
+    def _lost(self, batch: pa.RecordBatch, values: DecodedRows) -> dict[int, _Problem]:
+        found = self._lost_in(batch["topic"], values.schema_ids)
+        if not found:
+            return {}
+        pairs = zip(batch["topic"].to_pylist(), values.schema_ids.to_pylist(), strict=True)
+        return {row: _lost_problem(pair[1], found[pair]) for row, pair in enumerate(pairs) if pair in found}
 
     def _changes(self, rows: pa.StructArray) -> dict[str, pa.Array]:
         columns = _fields(rows)
@@ -207,6 +225,12 @@ def _bad(part: str, decoded: DecodedRows) -> dict[int, _Problem]:
 
 def _special_problem(column: str) -> _Problem:
     return _Problem(f"{SPECIAL_REASON} {column}", SPECIAL_HINT, {"column": column})
+
+
+def _lost_problem(schema_id: int, columns: Sequence[str]) -> _Problem:
+    lost = problem_of(SparkReadError(LOST, columns=", ".join(columns), schema_id=schema_id))
+    reason = f"the value of a record cannot be decoded: {lost}"
+    return _Problem(reason, _SCHEMA_HINT, {"schema_id": schema_id})
 
 
 def _failure(problems: Mapping[int, _Problem], batch: pa.RecordBatch) -> SparkReadError:

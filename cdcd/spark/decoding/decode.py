@@ -12,7 +12,7 @@ Must not: drop a record: tombstones have a null op.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -34,19 +34,18 @@ from cdcd.spark.decoding.change_columns import (
     change_schema,
 )
 from cdcd.spark.decoding.engine import Engine, is_on_jvm
-from cdcd.spark.decoding.lost_columns import lost_columns, start_columns
+from cdcd.spark.decoding.lost_columns import LostColumns
 from cdcd.spark.decoding.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.decoding.schemas import (
     SchemaSet,
     TopicVersions,
     access_of,
     expand,
+    source_of,
     topic_versions,
     value_record,
     value_subject,
 )
-
-LOST = "columns of the query were dropped or renamed while it ran"
 
 
 def decode(
@@ -125,18 +124,27 @@ class Decoding:
 
     def decode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode batches of raw records. Raises SparkReadError for a broken record, unless it goes to quarantine."""
-        start, row = start_columns(self.versions), frozenset(one.name for one in self.choices.row)
 
         def schema_of(number: int) -> Any:
-            schema = expand(_schema_of(self.schemas, number))
-            lost = [name for name in lost_columns(start, number, schema) if name in row]
-            if lost:
-                raise SparkReadError(LOST, columns=", ".join(lost), schema_id=number)
-            return schema
+            return expand(_schema_of(self.schemas, number))
 
-        reader = ChangeReader(self.choices, schema_of)
+        row = {one.name for one in self.choices.row}
+        lost = LostColumns(self.versions, row, schema_of, self._is_deleted)
+        reader = ChangeReader(self.choices, schema_of, lost.of_batch)
         for batch in batches:
             yield reader.read(batch)
+
+    def _is_deleted(self, topic: str, number: int) -> bool:
+        """Whether a schema that is unknown is an older version that was deleted from the registry.
+
+        Ids of a registry increase. cdcd's admin port answers as a registry too, with ids without an order; so a
+        version that was registered since the start is looked up.
+        """
+        access = self.schemas.access
+        known = [one.schema_id for each in self.versions if each.topic == topic for one in each.values]
+        if not isinstance(access, RegistryAccess) or number > max(known):
+            return False
+        return all(one.schema_id != number for one in source_of(access).versions(value_subject(topic)))
 
 
 def decoding_of(
@@ -148,11 +156,15 @@ def decoding_of(
     source: Sequence[str] = (),
     special: SpecialPolicy = "map",
     on_error: ErrorPolicy = "fail",
+    leaves_out: Callable[[str], bool] = lambda topic: False,
 ) -> Decoding:
-    """Return how records of these topics are decoded. Reads their schemas. Parameters and errors as `decode`."""
+    """Return how records of these topics are decoded. Reads their schemas. Parameters and errors as `decode`.
+
+    `leaves_out`: whether a topic without a schema is left out; one of the topics has to have one.
+    """
     _check("special", special, SpecialPolicy)
     _check("on_error", on_error, ErrorPolicy)
-    versions = [_versions(access, one) for one in topics]
+    versions = _all_versions(access, topics, leaves_out)
     texts = {one.schema_id: one.text for each in versions for one in (*each.values, *each.keys)}
     choices = _choices(
         versions, columns=columns, source=source, before=before, special=special, on_error=on_error
@@ -190,15 +202,21 @@ def _access(connection: Connection | None, registry_url: str | None) -> SchemaAc
     return access_of(connection)
 
 
-def _versions(access: SchemaAccess, topic: str) -> TopicVersions:
-    versions = topic_versions(access, topic)
-    if not versions.values:
-        raise SparkReadError(
-            "there is no value schema of the topic",
-            hint="correct the topic's name; the daemon's registry.subjects has to be topic_name",
-            subject=value_subject(topic),
-        )
-    return versions
+def _all_versions(
+    access: SchemaAccess, topics: Sequence[str], leaves_out: Callable[[str], bool]
+) -> list[TopicVersions]:
+    found = [topic_versions(access, one) for one in topics]
+    kept = [one for one in found if one.values or not leaves_out(one.topic)]
+    for one in kept or found:
+        if not one.values:
+            raise SparkReadError(
+                "there is no value schema of the topic",
+                hint="cdcd registers the schemas of a table with its first row: if it has had none yet, start the "
+                "query again when it has; otherwise correct the topic's name, or read from the registry that cdcd "
+                "writes to, whose registry.subjects has to be topic_name",
+                subject=value_subject(one.topic),
+            )
+    return kept
 
 
 def _choices(

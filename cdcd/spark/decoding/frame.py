@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdcd.columnar.layout import ALSO_NUMBERS, ONLY_TIMES, TIMES
 from cdcd.columnar.program import AVRO_NAME
 from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.columns import AvroType, arrow_type, without_null
@@ -24,6 +25,7 @@ from cdcd.spark.decoding.columns import AvroType, arrow_type, without_null
 PROPERTIES = b"cdcd.properties"
 """The metadata of an Arrow field: the properties of its column, as JSON."""
 NOT_NULL = "pg.not_null"
+_TIME = "cdcd.time"
 _SEPARATELY = "decode the tables separately, or leave the column out: columns=[...]"
 _CASES = (
     'set spark.sql.caseSensitive to true in the session, and for format("cdcd") the option caseSensitive, too; or '
@@ -58,7 +60,7 @@ def fields_of(record: AvroType) -> tuple[pa.Field, ...]:
 
 
 def _field(one: AvroType, arrow: pa.DataType) -> pa.Field:
-    name, metadata = column_name(one), {}
+    name, metadata = column_name(one), _times(one["type"])
     if name != one["name"]:
         metadata[AVRO_NAME] = one["name"].encode()
     properties = {key: value for key, value in one.items() if key.startswith("pg.") and key != "pg.name"}
@@ -78,16 +80,25 @@ def properties_of(field: pa.Field) -> dict[str, Any]:
 
 
 def _without_time(avro: Any) -> Any:
-    """Return the type with times of day as numbers, because not every Spark version reads TIME."""
+    """Return the type with times of day as marked numbers, because not every Spark version reads TIME."""
     if isinstance(avro, list):
         return [_without_time(one) for one in avro]
     if isinstance(avro, dict):
         return {
-            name: _without_time(part)
+            _TIME if name == "logicalType" and part == "time-micros" else name: _without_time(part)
             for name, part in avro.items()
-            if not (name == "logicalType" and part == "time-micros")
         }
     return avro
+
+
+def _times(avro: AvroType) -> dict[bytes, bytes]:
+    """Return the metadata of a field whose values, or their items, are times of day."""
+    avro = without_null(avro)
+    while isinstance(avro, dict) and avro["type"] != "record":
+        if _TIME in avro:
+            return {TIMES: ONLY_TIMES}
+        avro = without_null(avro.get("items") or avro.get("values") or avro["type"])
+    return {}
 
 
 def source_fields(envelope: AvroType, names: Iterable[str]) -> tuple[pa.Field, ...]:
@@ -161,8 +172,15 @@ def _merged(one: pa.Field, other: pa.Field) -> pa.Field | None:
         return None
     theirs = properties_of(other)
     same = {key: value for key, value in properties_of(one).items() if theirs.get(key) == value}
-    others = {key: value for key, value in (one.metadata or {}).items() if key != PROPERTIES}
-    return pa.field(one.name, type_, metadata=others | _stored(same))
+    others = {key: value for key, value in (one.metadata or {}).items() if key not in (PROPERTIES, TIMES)}
+    return pa.field(one.name, type_, metadata=others | _times_of_both(one, other) | _stored(same))
+
+
+def _times_of_both(one: pa.Field, other: pa.Field) -> dict[bytes, bytes]:
+    held = {(field.metadata or {}).get(TIMES, b"") for field in (one, other)}
+    if held == {b""}:
+        return {}
+    return {TIMES: held.pop() if len(held) == 1 else ALSO_NUMBERS}
 
 
 def _without_not_null(field: pa.Field) -> pa.Field:

@@ -218,7 +218,7 @@ class SparkSQL(_Dialect):
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
         pa.string(): "STRING", pa.binary(): "BINARY", pa.date32(): "DATE", pa.time64("us"): "TIME(6)",
-        pa.timestamp("us", "UTC"): "TIMESTAMP", pa.timestamp("us"): "TIMESTAMP_NTZ",
+        pa.timestamp("us", "UTC"): "TIMESTAMP_LTZ", pa.timestamp("us"): "TIMESTAMP_NTZ",
     }  # fmt: skip
 
     def identifier(self, name: str) -> str:

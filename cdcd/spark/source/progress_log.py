@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from cdcd.errors import SinkAuthorization
+from cdcd.errors import SinkAuthorization, SparkReadError
 from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.source.cuts import (
     OWN,
@@ -24,13 +24,14 @@ from cdcd.spark.source.cuts import (
     commit_of_query,
     covers,
     has_records,
+    of_topics,
     without,
     without_offsets,
 )
 from cdcd.spark.source.entry import Entry
 from cdcd.spark.source.joined_commits import as_one, without_firsts
 from cdcd.spark.source.positions import LATEST
-from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
+from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, is_outside, partitions_of
 from cdcd.spark.source.progress_reader import ProgressReader
 from cdcd.spark.source.retained_ranges import DeletedTopics
 from cdcd.spark.source.slots import Slots, complete_commits, pairs_of
@@ -40,6 +41,13 @@ from cdcd.spark.source.topic_ids import TopicIds
 log = logging.getLogger("cdcd.spark.data_source")
 _HIDDEN = "the principal may not describe a topic: the query would leave out its rows"
 _HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
+_UNDESCRIBED = (
+    "the progress topic has lost records, and the tables' topics do not begin with the prefix, so that the query "
+    "does not find those of which no record is left"
+)
+_UNDESCRIBED_HINT = (
+    "run the slot's daemon, which then describes its topics; or name the topics in the option `topics`"
+)
 READ_OFFSETS = 100_000
 """After records with this many offsets, the commits at which no batch can end are combined into one.
 
@@ -84,6 +92,11 @@ class ProgressLog:
         self._passed_by: dict[tuple[str, str], str] = {}
         """By partition, the slot of the last passed commit that names it."""
         self.is_behind = self.is_opened = False
+        self._outside: set[str] = set()
+        """The topics that records name or describe, and that do not begin with the prefix: no list has them."""
+        self._naming: set[str] = set()
+        """The slots whose records name such topics."""
+        self._describing: set[str] = set()
 
     def end_now(self) -> None:
         """Read no further than the progress record that is the newest now."""
@@ -168,9 +181,16 @@ class ProgressLog:
 
     def _entered(self, entry: Entry, start: Offsets | None) -> list[Commit]:
         """Return the first commit of a topic that has lost records, and those after it; none while it is unknown."""
-        # A table's last records may be older than the records left: listed before these are read.
-        ends = by_topic(self._cluster.ends(self._places()))
-        has_all = self._read_written(entry)
+        while True:
+            known = frozenset(self._outside)
+            # A table's last records may be older than the records left: listed before these are read.
+            ends = by_topic(self._cluster.ends(self._places()))
+            has_all = self._read_written(entry)
+            if self._outside <= known:
+                break
+            self._rewind()
+            self._entry = entry = Entry()
+        self._refuse_undescribed()
         self._refuse_unlisted(entry.unnamed_of(ends))
         if not has_all or entry.place(ends) is None:
             return []  # the partitions' ends are inside a transaction or a snapshot
@@ -207,12 +227,31 @@ class ProgressLog:
         if hidden:
             raise SinkAuthorization(_HIDDEN, hint=_HIDDEN_HINT, topic=hidden[0], topics=len(hidden))
 
+    def _refuse_undescribed(self) -> None:
+        """Raise SparkReadError if a slot has topics outside the prefix, and has not described them.
+
+        All of its topics are described in one record, which compaction does not remove; an early version had none.
+        """
+        undescribed = self._naming - self._describing
+        if undescribed and self._options.topics is None:
+            raise SparkReadError(
+                _UNDESCRIBED,
+                hint=_UNDESCRIBED_HINT,
+                slot=min(undescribed),
+                topic=min(self._outside),
+                prefix=self._options.connection.prefix,
+            )
+
     def _has_read(self, start: Offsets) -> bool:
         """Return whether a query has read the first commit that is left of each slot.
 
         Then the query has the offset of each partition, so that the later records can be read one by one; except for
-        a partition that the query did not read before, because it had fewer topics.
+        a partition that the query did not read before, because it had fewer topics; and if topics are outside the
+        prefix, of which one may have had its only records since then.
         """
+        prefix = self._options.connection.prefix
+        if any(is_outside(topic, prefix) for topic in of_topics(start)):
+            return False
         if not self._are_named(self._unread(start)):
             return False
         self._rewind()
@@ -246,7 +285,8 @@ class ProgressLog:
         return not unread
 
     def _places(self) -> list[tuple[str, int]]:
-        return partitions_of(self._cluster, self._options.connection.prefix, self._options.topics)
+        options = self._options
+        return partitions_of(self._cluster, options.connection.prefix, options.topics, self._outside)
 
     def _rewind(self) -> None:
         self._reader.rewind()
@@ -254,7 +294,17 @@ class ProgressLog:
 
     def _seen(self, commit: Commit) -> Commit:
         asked = self._options
+        self._note_outside(commit)
         return commit_of_query(commit, asked.topics, loading=asked.loading, copies=asked.refuses_copies)
+
+    def _note_outside(self, commit: Commit) -> None:
+        prefix = self._options.connection.prefix
+        outside = [topic for topic in commit.offsets.keys() | commit.described if is_outside(topic, prefix)]
+        self._outside.update(outside)
+        if outside:
+            self._naming.add(commit.slot)
+        if commit.described:
+            self._describing.add(commit.slot)
 
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
         """Return these commits and the new ones; those at which no batch can end are combined: there may be millions.

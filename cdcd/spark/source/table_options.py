@@ -94,6 +94,12 @@ def topics_of(tables: Iterable[str], prefix: str, existing: Iterable[str]) -> tu
     return tuple(found)
 
 
+def is_only_in_a_pattern(topic: str, tables: Iterable[str], prefix: str, existing: Iterable[str]) -> bool:
+    """Return whether no table is the topic's by its name."""
+    names = _by_name(prefix, existing)
+    return all(_named(names, table) != topic for table in tables)
+
+
 def named_topic(table: str, prefix: str, existing: Iterable[str]) -> str | None:
     """Return the topic of the table of exactly this name, None if there is none; of two, that of the topic's name."""
     return _named(_by_name(prefix, existing), table)

@@ -234,6 +234,8 @@ class CloudStorage(RemoteStorage):
 
     def _translated(self, error: Exception, action: str, path: str) -> StorageError:
         explained = _explained(error)
+        if explained[0] == _REFUSED:  # the secret may have been rotated: the next request reads it again
+            self._client = None
         of_answer = {"code": _code(error), "status": _status(error)}
         return self._failure(action, path, explained, heals=_heals(error, explained[0]), **of_answer)
 

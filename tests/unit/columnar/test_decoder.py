@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdcd.columnar import decoder
+from cdcd.columnar import decoder, layout
 from cdcd.columnar.decoder import DecodedRows, RecordDecoder
 from cdcd.columnar.fallback import ColumnsInPython
 from cdcd.columnar.faults import REASONS, Fault
@@ -119,6 +119,7 @@ def framed(body: bytes) -> bytes:
 LONGEST = 20
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
 ARRAY = {"type": "array", "items": "boolean"}
+TIMES = {"type": "long", "logicalType": "time-micros"}
 BROKEN: list[tuple[Fault, Any, pa.DataType, bytes]] = [
     (Fault.HEADER, "int", pa.int32(), b""),
     (Fault.HEADER, "int", pa.int32(), b"\0\0\0\1"),
@@ -294,7 +295,15 @@ REFUSED: list[tuple[Any, pa.DataType]] = [
     ("string", pa.binary()),
     ("bytes", pa.string()),
     ("int", pa.date32()),
+    ("long", pa.time64("us")),
+    ("long", pa.timestamp("us", "UTC")),
     ({"type": "int", "logicalType": "date"}, pa.timestamp("us")),
+    ({"type": "int", "logicalType": "date"}, pa.int32()),
+    ({"type": "int", "logicalType": "date"}, pa.int64()),
+    (TIMES, pa.int64()),
+    (TIMES, pa.timestamp("us")),
+    ({"type": "long", "logicalType": "timestamp-micros"}, pa.int64()),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, pa.int64()),
     ({"type": "long", "logicalType": "timestamp-micros"}, pa.timestamp("us")),
     ({"type": "int", "logicalType": "date"}, pa.float64()),
     (DECIMAL, pa.decimal128(6, 3)),
@@ -313,6 +322,35 @@ REFUSED: list[tuple[Any, pa.DataType]] = [
 def test_values_that_cannot_be_converted_are_an_error_of_the_schema(avro: Any, arrow: pa.DataType) -> None:
     with pytest.raises(SparkReadError, match=r"column=value|column="):
         decoded(row(("value", avro)), pa.struct([("value", arrow)]), [framed(b"\0")], None)
+
+
+@both
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("avro", "meaning", "fits"),
+    [
+        (TIMES, layout.ONLY_TIMES, True),
+        ("long", layout.ONLY_TIMES, False),
+        ("int", layout.ONLY_TIMES, False),
+        (TIMES, layout.ALSO_NUMBERS, True),
+        ("long", layout.ALSO_NUMBERS, True),
+        ({"type": "long", "logicalType": "timestamp-micros"}, layout.ONLY_TIMES, False),
+        ({"type": "long", "logicalType": "timestamp-micros"}, layout.ALSO_NUMBERS, False),
+    ],
+)
+def test_an_integer_column_has_times_of_day_only_if_it_is_one_of_them(
+    columns_class: Any, avro: Any, meaning: bytes, fits: bool, nested: bool
+) -> None:
+    arrow, value, body = pa.int64(), 7, b"\x0e"
+    if nested:
+        avro, arrow, value, body = {"type": "array", "items": avro}, pa.list_(arrow), [7], b"\x02\x0e\0"
+    wanted_ = pa.schema([pa.field("value", arrow, metadata={layout.TIMES: meaning})])
+    reader = RecordDecoder(wanted_, lambda number: row(("value", avro)), columns_class)
+    if fits:
+        assert reader.decode(pa.array([framed(body)])).rows.to_pylist() == [{"value": value}]
+    else:
+        with pytest.raises(SparkReadError, match="column=value"):
+            reader.decode(pa.array([framed(body)]))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from cdcd.sink.reader import bounds
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import bounds_of
 from cdcd.sink.topics import Topics
+from cdcd.spark.clients import kafka
 from cdcd.spark.clients.kafka import Cluster
 
 
@@ -88,8 +89,14 @@ def test_who_asks_for_the_end_of_a_topic_while_a_broker_restarts_tries_again() -
             ask()
 
 
-def test_a_reader_takes_an_answer_without_an_offset_for_an_outage() -> None:
+def test_a_reader_takes_an_answer_without_an_offset_for_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks again, and does not take it for the offset of an empty topic."""
     cluster, place = Cluster("127.0.0.1:1", {}), TopicPartition("t", 0)
-    assert cluster._answered({place: answer(7)}) == {("t", 0): 7}
+    monkeypatch.setattr(cluster, "_listed", lambda: None)
+    answers = [answer(-1001), answer(7)]
+    monkeypatch.setattr(cluster, "_requested", lambda *_: {place: answers.pop(0)})
+    assert cluster.ends([("t", 0)]) == {("t", 0): 7}
+    monkeypatch.setattr(cluster, "_requested", lambda *_: {place: answer(-1001)})
+    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 0.0)
     with pytest.raises(SinkUnavailable, match="Kafka does not list offsets"):
-        cluster._answered({place: answer(-1001)})
+        cluster.ends([("t", 0)])
