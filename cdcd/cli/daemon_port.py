@@ -9,6 +9,7 @@ Must not: interpret the answer, except that it is a refusal (403).
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ __all__ = ["Answer", "NoAnswer", "NobodyListens", "NotLocal", "PortUnknown", "as
 
 _CONNECT_TIMEOUT_S = 5.0
 _FORBIDDEN = 403
+_SERVER = "cdcd"
+"""The header `Server` of all answers of `cdcd.ops.admin`, which this module does not import: it takes long."""
 
 
 class NoAnswer(Exception):
@@ -75,14 +78,16 @@ def ask_daemon(
     if config.admin.port == 0:
         raise PortUnknown
     host, port = here(config.admin.host), config.admin.port
-    connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_TIMEOUT_S)
+    connection = http.client.HTTPConnection(
+        host, port, timeout=_CONNECT_TIMEOUT_S, source_address=_source_of(host)
+    )
     connection.response_class = paced_response(Deadline(timeout_s))
     asked = urllib.parse.urlencode({"name": config.name, **(query or {})})
     headers = {"Host": "localhost"} | ({header: "1"} if header else {})
     try:
         connection.connect()
-    except OSError as error:
-        raise NobodyListens(error.strerror) from error
+    except (OSError, ValueError) as error:  # ValueError: a host that is no name
+        raise NobodyListens(getattr(error, "strerror", None)) from error
     try:
         connection.request(method, f"{path}?{asked}", body=body, headers=headers)
         answer = connection.getresponse()
@@ -93,6 +98,15 @@ def ask_daemon(
         connection.close()
     if len(content) > max_bytes:
         raise NoAnswer(f"more than {max_bytes} bytes")
-    if answer.status == _FORBIDDEN:
+    if method == "POST" and answer.status == _FORBIDDEN and answer.getheader("Server") == _SERVER:
         raise NotLocal
     return Answer(answer.status, content)
+
+
+def _source_of(host: str) -> tuple[str, int] | None:
+    """Return the address to connect from: the daemon's own, where Linux would take another one of this machine."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return host, 0

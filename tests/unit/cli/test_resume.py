@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
 import os
 import pwd
 import socket
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from cdcd.cli.admin_port import here
 from cdcd.cli.wait import wait_durable
 from cdcd.config import Config, load_config
 from cdcd.config.sample import sample_yaml
-from cdcd.errors import NotDurableYet, ResumeRefused, SnapshotRefused
+from cdcd.errors import CdcdError, NotDurableYet, ResumeRefused, SnapshotRefused
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
 
@@ -128,3 +130,39 @@ def test_a_port_that_no_command_can_know_is_named(tmp_path: Path) -> None:
         snapshot.execute(config, "pause", [])
     with pytest.raises(NotDurableYet, match=r"admin\.port is 0"):
         wait_durable(config, 1, 60.0)
+
+
+@contextlib.contextmanager
+def other_program() -> Iterator[int]:
+    """Serve a program that is not cdcd, and refuses each request."""
+
+    class Refusal(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        do_POST = do_GET  # noqa: N815 - the names that the library calls
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield server.server_address[1]
+        server.shutdown()
+        serving.join()
+
+
+def test_the_refusal_of_another_program_is_not_taken_for_that_of_cdcd(tmp_path: Path) -> None:
+    with other_program() as port:
+        config = config_of(tmp_path, "127.0.0.1", port)
+        with pytest.raises(ResumeRefused, match="no cdcd answers"):
+            resume.look_again(config)
+        with pytest.raises(CdcdError, match="403"):  # at once: no later answer would be another one
+            wait_durable(config, 1, 60.0)
+
+
+def test_a_host_that_is_no_name_is_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "127.0.0.1", 1)
+    admin = config.admin.model_copy(update={"host": "a..b"})
+    with pytest.raises(ResumeRefused, match="no cdcd answers"):
+        resume.look_again(config.model_copy(update={"admin": admin}))
