@@ -126,17 +126,20 @@ class _Problem(NamedTuple):
     context: Mapping[str, object]
 
 
+LostIn = Callable[[pa.Array, pa.Array], Mapping[tuple[str, int], tuple[str, ...]]]
+
+
 class ChangeReader:
     """Decodes the batches of one task into the columns of `change_schema`.
 
-    `lost_in`: returns the lost columns by topic and id of the records with these topics and ids.
+    `lost_in`: returns the lost columns by topic and id of the records with these topics and ids; default: none.
     """
 
     def __init__(
         self,
         choices: Choices,
         schema_of: Callable[[int], AvroType],
-        lost_in: Callable[[pa.Array, pa.Array], Mapping[tuple[str, int], tuple[str, ...]]],
+        lost_in: LostIn = lambda topics, schema_ids: {},
     ) -> None:
         self._choices = choices
         self._lost_in = lost_in

@@ -206,8 +206,8 @@ def _all_versions(
     access: SchemaAccess, topics: Sequence[str], leaves_out: Callable[[str], bool]
 ) -> list[TopicVersions]:
     found = [topic_versions(access, one) for one in topics]
-    kept = [one for one in found if one.values or not leaves_out(one.topic)]
-    for one in kept or found:
+    with_rows = [one for one in found if one.values or not leaves_out(one.topic)]
+    for one in with_rows or found:
         if not one.values:
             raise SparkReadError(
                 "there is no value schema of the topic",
@@ -216,7 +216,7 @@ def _all_versions(
                 "writes to, whose registry.subjects has to be topic_name",
                 subject=value_subject(one.topic),
             )
-    return kept
+    return with_rows
 
 
 def _choices(
