@@ -74,7 +74,10 @@ class DeltaLog:
             if _live(table) != _live(recorded) or table.schema() != recorded.schema():
                 check_owner()
                 # As the successor of the version that was opened before: a commit since then is a conflict.
-                table.restore(version, protocol_downgrade_allowed=True, **_properties(label))
+                # A missing file parks the table when it is needed; here it would end the whole mirror.
+                table.restore(
+                    version, ignore_missing_files=True, protocol_downgrade_allowed=True, **_properties(label)
+                )
             # Also if --retain is another one than before.
             if not self._retentions.items() <= table.metadata().configuration.items():
                 check_owner()

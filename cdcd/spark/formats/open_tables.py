@@ -100,7 +100,7 @@ class OpenTables:
         assert entry.table_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        is_parked = entry.parked is not None and entry.parked.code == TableLogUnreadable.code
+        is_parked = entry.parked is not None and entry.parked.is_restorable
         with self._parking() as damage:
             table.log.restore(entry.table_version, entry.files, label, self._check_owner, is_parked=is_parked)
         return damage[0] if damage else table

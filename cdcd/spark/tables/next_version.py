@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from cdcd.errors import CdcdError, MirrorInconsistent, TableFileMissing, TableLogUnreadable
+from cdcd.errors import CdcdError, MirrorInconsistent, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.source.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.source.source_position import SourcePosition, lowest
@@ -26,8 +26,6 @@ from cdcd.spark.target.shape import MISSING, TableShape
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
 
 log = logging.getLogger("cdcd.spark.mirror")
-_RESTORED = (TableLogUnreadable.code, TableFileMissing.code)
-"""The codes of parked tables that continue if what was lost is restored, and no record was left out since."""
 
 
 def next_version(
@@ -104,7 +102,7 @@ def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVer
     tables = dict(version.tables)
     for topic, parked in version.parked.items():
         is_complete = parked.offsets == version.offsets.get(topic, {})
-        if parked.code not in _RESTORED or topic in damaged or not is_complete:
+        if not parked.is_restorable or topic in damaged or not is_complete:
             continue
         if parked.code == TableLogUnreadable.code and tables[topic].table_version is None:
             del tables[topic]

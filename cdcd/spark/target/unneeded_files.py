@@ -21,17 +21,17 @@ REMOVE_AGAIN_S = 60.0
 """The time after a failed removal until the next one."""
 MOST_LEFT = 100_000
 """The most paths that wait for it. The next start removes the files of the others."""
+AT_ONCE = 1_000
+"""The most paths of one call of the storage: an error of one of them ends the call."""
+FAILING_S = 1.0
+"""For how long the paths after one that cannot be removed are tried."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
 def remove_unneeded(target: Storage, paths: Iterable[str]) -> None:
     """Remove files that were written in vain; log an error."""
-    written = list(paths)
-    if not written:
-        return
-    try:
-        target.delete(written)
-    except CdcdError as error:
+    _, error = _removed(target, paths)
+    if error is not None:
         log.warning("files without use could not be removed; the next start removes them: %s", error)
 
 
@@ -48,17 +48,39 @@ class Removals:
 
         `check_owner`: is called before; raises StorageConflict if another mirror has taken over the target.
         """
-        self._left += paths
+        self._left = [*self._left, *paths][-MOST_LEFT:]
         if not self._left or time.monotonic() < self._from_s:
-            self._left = self._left[-MOST_LEFT:]
             return
         try:
             check_owner()
-            self._target.delete(self._left)
+            self._left, error = _removed(self._target, self._left)
+        except StorageConflict:
+            raise
+        except CdcdError as failed:
+            error = failed
+        if error is not None:
+            log.warning("replaced files could not be removed; this is tried again: %s", error)
+            self._from_s = time.monotonic() + REMOVE_AGAIN_S
+
+
+def _removed(target: Storage, paths: Iterable[str]) -> tuple[list[str], CdcdError | None]:
+    """Remove files. Return those that are not known to be removed, what failed last, and the first error.
+
+    A path that cannot be removed does not keep the others, which may be those of other tables.
+    """
+    left, failed = list(paths), list[str]()
+    first: CdcdError | None = None
+    until_s = time.monotonic() + FAILING_S
+    while left and (first is None or time.monotonic() < until_s):
+        some, left = left[:AT_ONCE], left[AT_ONCE:]
+        try:
+            target.delete(some)
         except StorageConflict:
             raise
         except CdcdError as error:
-            log.warning("replaced files could not be removed; this is tried again: %s", error)
-            self._from_s = time.monotonic() + REMOVE_AGAIN_S
-        else:
-            self._left = []
+            first = first or error
+            named = error.context.get("file")
+            is_named = named in some
+            failed += [named] if is_named else some
+            left += [one for one in some if one != named] if is_named else []
+    return left + failed, first

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from cdcd.errors import SparkReadError
+from cdcd.errors import SparkReadError, TableFileMissing, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING, Sequence
 from cdcd.spark.source.cuts import Offsets
 from cdcd.spark.source.source_position import SlotPosition
@@ -82,6 +82,11 @@ class Parked:
     end_lsn: int
     since_s: float
     offsets: Mapping[str, int] | None = None
+
+    @property
+    def is_restorable(self) -> bool:
+        """Whether the table continues if what was lost is restored, and no record was left out since."""
+        return self.code in (TableLogUnreadable.code, TableFileMissing.code)
 
 
 @dataclass(frozen=True, slots=True)

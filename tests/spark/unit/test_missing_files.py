@@ -26,6 +26,7 @@ from cdcd.spark.tables.table_files import read_history
 from cdcd.spark.target import unneeded_files
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.versions import TABLE_FORMATS, TableEntry, TableFormat, TargetVersion
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.unit.test_damaged_files import files_of, name_in
@@ -387,6 +388,79 @@ def test_replaced_files_that_cannot_be_removed_end_and_delay_no_batch(
         clock.s += unneeded_files.REMOVE_AGAIN_S + 1
         apply_to_both(mirror, copied(items, 40))
         assert not left_in(mirror)
+    assert mirrored(items.target) == [row(7, "copied")]
+
+
+@pytest.mark.parametrize("at_once", [1_000, 1])
+def test_a_file_that_cannot_be_removed_keeps_no_other(
+    items: Batches, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(unneeded_files, "time", SimpleNamespace(monotonic=lambda: clock.s))
+    monkeypatch.setattr(unneeded_files, "AT_ONCE", at_once)
+    items.retain_s = 0.0
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        stuck = files_of(items)
+        apply_to_both(mirror, copied(items, 20))
+        for one in stuck:
+            one.unlink(missing_ok=True)
+            one.mkdir()
+            (one / "held").write_bytes(b"")
+        for number in range(4):
+            clock.s += unneeded_files.REMOVE_AGAIN_S + 1
+            apply_to_both(mirror, copied(items, 30 + number))
+        held = {path for path in left_in(mirror) if not path.endswith("/held")}
+        assert not held - {one.relative_to(items.target).as_posix() for one in stuck}
+    assert mirrored(items.target) == [row(7, "copied")]
+
+
+@pytest.mark.parametrize("table_format", OPEN)
+def test_a_start_that_reverts_a_table_with_a_missing_file_parks_only_this_table(
+    tmp_path: Path, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash between the commit of a table and the record of the mirror that names it."""
+    items = made(tmp_path / "mirror", table_format)
+    files = files_of(items)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        with monkeypatch.context() as patched:
+            patched.setattr(TargetWriter, "publish", refuse)
+            with pytest.raises(OSError, match="denied"):
+                apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "x"))])
+    for one in files:
+        one.unlink()
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "x"))])
+        assert version_of(items).parked.keys() == {TOPIC}
+        apply_to_both(mirror, copied(items, 40))
+    assert not version_of(items).parked
+    assert mirrored(items.target) == [row(7, "copied")]
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+@pytest.mark.parametrize("table_format", OPEN)
+def test_a_folder_that_was_restored_as_it_was_before_stops_no_start(
+    tmp_path: Path, table_format: TableFormat, is_older: bool
+) -> None:
+    items = made(tmp_path / "mirror", table_format)
+    folder = items.target / version_of(items).folder_of(TOPIC)
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "x"))])
+        for one in files_of(items):
+            one.unlink()
+        apply_to_both(mirror, [items.change("u", 21, 1, after=row(1, "x"))])
+    assert version_of(items).parked.keys() == {TOPIC}
+    shutil.rmtree(folder)
+    if is_older:
+        shutil.copytree(backup, folder)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, copied(items, 40))
+    assert not version_of(items).parked
     assert mirrored(items.target) == [row(7, "copied")]
 
 
