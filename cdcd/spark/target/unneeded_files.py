@@ -79,8 +79,7 @@ def _removed(target: Storage, paths: Iterable[str]) -> tuple[list[str], CdcdErro
             raise
         except CdcdError as error:
             first = first or error
-            named = error.context.get("file")
-            is_named = named in some
-            failed += [named] if is_named else some
-            left += [one for one in some if one != named] if is_named else []
+            named = {error.context.get("file")} & set(some)  # empty: unknown which one it was
+            failed += [one for one in some if one in named or not named]
+            left += [one for one in some if named and one not in named]
     return left + failed, first
