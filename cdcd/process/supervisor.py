@@ -94,6 +94,7 @@ class Supervisor:
         self._last_error: CdcdError | None = None
         self._met_lsn, self._met = INVALID_LSN, 0
         self._pending: CdcdError | None = None
+        self._last_halt: CdcdError | None = None
         self._background_error: CdcdError | None = None
 
     def fail_session(self, error: CdcdError) -> None:
@@ -109,7 +110,9 @@ class Supervisor:
             self._pending = error
             self.retry.set()
         elif isinstance(error, SlotDroppedByWalGuard):
-            self._note_halt(error)
+            self._pending = error  # a resumed session may be about to begin; `_halt` forgets it
+            if not isinstance(self._last_halt, SlotDroppedByWalGuard):
+                self._note_halt(error)
 
     async def run(self) -> int:
         """Return the exit status once stopped, or once an error ends the process."""
@@ -221,6 +224,7 @@ class Supervisor:
             _LOG.info("resuming", reason="requested")
 
     def _note_halt(self, error: CdcdError) -> None:
+        self._last_halt = error
         self._status.state("halted", error)
         hint = error.advice if needs_decision(error) else f"{error.advice}. {_RETRY_HINT}"
         _LOG.error("halted", error=str(error), code=error.code, hint=hint)

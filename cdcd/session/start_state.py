@@ -165,6 +165,8 @@ class SessionStart:
                 waits.stop_retrying(*one.answers)
                 if one.name == "position":  # slot, server and database are those of the stored position
                     self._status.is_slot_anothers = False
+                    assert self._known.server is not None
+                    self._status.source.stored(_place(self._known.server))
         except CdcdError as error:
             # While another daemon holds the slot, it may have made more durable than the stored position says.
             if self._known.stored is not None and not isinstance(error, SlotActive):
@@ -202,7 +204,7 @@ class SessionStart:
             stored = await self._open_sink(server)
         decision, is_two_phase = await in_thread(self._decide, stored, server, timelines)
         # Before a monitor may end the session: from here on none takes anything from another server.
-        self._status.source.decided(ServerTimeline(server.system_identifier, server.timeline))
+        self._status.source.decided(_place(server))
         stored, found = decision.stored, decision.verdict
         await self._set_identities(stored, is_anew=begins_anew(found))
         await self._open_schemas()
@@ -341,3 +343,7 @@ def identity_of(
         slot_lsn=slot_lsn,
         timeline_lsn=timelines.now_lsn,
     )
+
+
+def _place(server: ServerIdentity) -> ServerTimeline:
+    return ServerTimeline(server.system_identifier, server.timeline)

@@ -576,3 +576,21 @@ async def test_a_process_takes_one_snapshot_with_mode_always(monkeypatch: pytest
     async with daemon(monkeypatch, gone, STREAM, mode="when_needed") as one:
         await one.until(lambda: one.sessions.started == 2)
         assert one.sessions.snapshot_due == [False, False]
+
+
+@pytest.mark.parametrize("steps", range(14))
+async def test_a_slot_to_be_dropped_is_held_by_no_session_that_begins_after_a_halt(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """At each moment between the command that ends the halt and the session."""
+    async with daemon(monkeypatch, IDENTITY, STREAM) as one:
+        await one.until(lambda: one.state == "halted")
+        one.supervisor.retry.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        one.status.may_begin.clear()  # as the WAL guard does
+        one.supervisor.fail_session(DROPPED)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert one.supervisor._running is None
+        one.status.may_begin.set()
