@@ -211,7 +211,9 @@ def test_a_parked_or_copied_table_has_a_history_only_if_it_is_asked_for(
     items.run([items.change("u", 20, 1, after=item(9, "z", None), unchanged=["note"])], loading=False)
     with pytest.raises(TablesParked, match="not updated any more"):
         versions_of(spark, items.target)
-    assert len(versions_of(spark, items.target, parked=True)) == 1
+    with pytest.raises(TablesParked, match="parked while they were copied"):
+        versions_of(spark, items.target, parked=True)
+    assert len(versions_of(spark, items.target, parked=True, loading=True)) == 1
 
 
 def test_columns_of_any_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from cdcd.spark.mirroring.metrics import MirrorMetrics
 from cdcd.spark.mirroring.retries import Retries, code_of, heals
 from cdcd.spark.reading.catalog_updates import CatalogUpdates
 from cdcd.spark.session import reason_of
+from cdcd.spark.source.cuts import loading_of
 from cdcd.spark.source.table_options import split_names
 from cdcd.spark.storage.uri import Storage, open_storage
 from cdcd.spark.target.commit_log import read_latest
@@ -231,7 +232,7 @@ class MirrorSessions:
             looked_s = time.time()
             is_new = source.advance()
             # Before the batch is applied: a table that cdcd begins to copy meanwhile would be none of `loading`.
-            found = session.empty_tables() if session.is_due else []
+            found = self._empty_tables(session, is_new=is_new)
             self.metrics.looked(source.backlog(is_applied=not is_new), looked_s)
             if is_new:
                 self._apply(session, looked_s)
@@ -241,13 +242,28 @@ class MirrorSessions:
             else:
                 batches.publish_merged()
                 batches.note_position(source.position)
-            if found and not source.backlog(is_applied=True).is_pending:
-                session.add(found)
+            session.add(found)
             if is_new:
                 stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
             else:
                 self._advanced()
                 stopping.wait(LOOK_AGAIN_S)
+
+    def _empty_tables(self, session: Session, *, is_new: bool) -> list[TableEntry]:
+        """Look for tables without rows, if it is time, and if all commits and copies are in the current batch.
+
+        No batch depends on it: an error that heals does not end the session before the batch (`is_new`) is applied.
+        """
+        source = session.source
+        if not session.is_due or loading_of(source.end) or source.backlog(is_applied=True).is_pending:
+            return []
+        try:
+            return session.empty_tables()
+        except Exception as error:
+            if not (is_new and heals(error)):
+                raise
+            log.warning("the search for tables without a row is tried again: %s", reason_of(error))
+            return []
 
     def _end(self, session: Session) -> None:
         """Publish what a mirror at the newest commit has to have without further batches. Raises TablesParked."""

@@ -51,7 +51,10 @@ def refuse_parked(opened: Mirror, topics: Iterable[str], *, loading: bool, parke
     if not refused:
         return
     if parked:
-        message = "tables were parked while they were copied, so their rows are not as of a single commit"
+        message = (
+            "tables were parked while they were copied, or at an unknown commit, so their rows are not known to be as "
+            "of a single commit"
+        )
         hint = f"{_COPY}; or read what there is with parked=True and loading=True"
     else:
         message = "tables are not updated any more, so they are of an earlier commit than the others"

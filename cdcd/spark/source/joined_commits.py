@@ -35,7 +35,15 @@ def join_commits(commits: Sequence[Commit]) -> Commit:
     former = frozenset[str]().union(*(one.former for one in commits))
     slot = commits[-1].slot if len({one.slot for one in commits}) == 1 else SEVERAL
     commit_us = max(one.commit_us for one in commits)  # of two slots the last commit may be an earlier one
-    joined = replace(commits[-1], offsets=total(commits), former=former, commit_us=commit_us, slot=slot)
+    positions = commits[-1].slot_positions if slot == SEVERAL else commits[-1].positions
+    joined = replace(
+        commits[-1],
+        offsets=total(commits),
+        former=former,
+        commit_us=commit_us,
+        slot=slot,
+        positions=positions,
+    )
     return replace(joined, firsts=earliest_of(commits))
 
 

@@ -84,7 +84,8 @@ def park(
     tables = dict(version.tables)
     for topic, (code, reason) in failures.items():
         entry = before.tables.get(topic) or before.dropped.get(topic, TableEntry(topic))
-        end_lsn = 0 if topic in before.loading else before.end_lsn
+        is_late = topic in version.loading and topic not in before.tables
+        end_lsn = 0 if is_late or topic in before.loading else before.end_lsn
         offsets: Mapping[str, int] | None = before.offsets.get(topic, {})
         if entry.parked is not None:  # its rows are still those from before the first error
             end_lsn, offsets = entry.parked.end_lsn, entry.parked.offsets

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.errors import RegistryUnavailable
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.mirroring import batches as mirror_batches
 from cdcd.spark.mirroring import empty_tables
@@ -114,6 +115,47 @@ def test_a_busy_mirror_gets_tables_without_rows_unless_one_is_copied(
     made = sessions(tmp_path, interval_s=0.0)
     made.run(made.open(), stopping)
     assert read_mirror(tmp_path).topics == ([] if is_loading else [U])
+
+
+def test_a_registry_that_does_not_answer_delays_no_batch(
+    kafka: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the search for tables without rows asks it; a mirror without a backlog ends with its error."""
+    monkeypatch.setattr(mirror_session, "LOOK_FOR_EMPTY_S", -1.0)
+
+    def described(*_: object) -> TableEntry:
+        raise RegistryUnavailable("no answer")
+
+    monkeypatch.setattr(empty_tables, "described", described)
+    lsns = iter(range(100, 106))
+
+    class Busy(_Source):
+        def advance(self) -> bool:
+            if (lsn := next(lsns, None)) is not None:
+                kafka.topics[T].end = lsn
+                kafka.progress(lsn, {T: lsn})
+            return super().advance()
+
+    monkeypatch.setattr(mirror_session, "MirrorSource", Busy)
+    made = sessions(tmp_path, interval_s=0.0)
+    with pytest.raises(RegistryUnavailable):
+        made.run(made.open(), threading.Event())
+    assert read_mirror(tmp_path).version.offsets[T] == {"0": 105}
+    assert "is tried again" in caplog.text
+
+
+def test_a_mirror_that_is_behind_looks_for_none(
+    kafka: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(mirror_session, "LOOK_FOR_EMPTY_S", -1.0)
+    monkeypatch.setattr(empty_tables.EmptyTables, "look", lambda *_: looks.append(len(kafka.log)) or [])
+    for lsn in range(100, 110):
+        kafka.progress(lsn, {T: lsn})
+    kafka.topics[T].end = 109
+    made = sessions(tmp_path)
+    made.run(made.open(), threading.Event())
+    assert len(looks) <= 4, "one at the open, and at the end"
 
 
 def test_a_mirror_that_is_behind_does_not_get_them(
