@@ -19,6 +19,7 @@ from cdcd.spark.mirroring.batches import MirrorBatches, OnError
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import Storage, open_storage
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
@@ -75,12 +76,15 @@ class Batches:
         return self._table.event(op, commit_lsn, tx_seq, **rest)
 
     def run(
-        self, records: Sequence[Record], *, loading: bool, accept_gaps: bool = False
+        self, records: Sequence[Record], *, loading: bool, accept_gaps: bool = False, end_lsn: int = 0
     ) -> list[dict[str, Any]]:
-        """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end."""
+        """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end.
+
+        `end_lsn`: of its last commit, 0: unknown.
+        """
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(RecordsOnDriver(records_table(records)), offsets)
+            batches.apply(RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn))
         return self.rows()
 
     @contextmanager

@@ -52,8 +52,8 @@ def refuse_parked(opened: Mirror, topics: Iterable[str], *, loading: bool, parke
         return
     if parked:
         message = (
-            "tables were parked while they were copied, or at an unknown commit, so their rows are not known to be as "
-            "of a single commit"
+            "tables were parked while they were copied, or at an unknown commit, so their rows may not be as of a "
+            "single commit"
         )
         hint = f"{_COPY}; or read what there is with parked=True and loading=True"
     else:
