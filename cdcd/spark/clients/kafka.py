@@ -42,6 +42,7 @@ STALL_TIMEOUT_S = 60.0
 FIRST_TIMEOUT_S = 2.0
 POLL_S = 1.0
 ELECTION_PAUSE_S = 0.1
+MOST_PAUSE_S = 1.0
 FETCH_RECORDS = 1_000
 """The number of records that the driver reads at once: each is an object of Python."""
 
@@ -98,6 +99,8 @@ class Cluster:
         settings = {"bootstrap.servers": brokers, **properties, "error_cb": self._reported.append}
         with making_client():
             self._admin = AdminClient(settings, logger=CLIENT_LOG)
+        self._offsets_timeout_s = FIRST_TIMEOUT_S
+        """For how long the next request for offsets waits: as long as an earlier one has needed."""
 
     def id(self) -> str:
         """Return the cluster's id."""
@@ -194,25 +197,30 @@ class Cluster:
 
         librdkafka does not learn of a partition's new leader by an answer: after a restart of one broker its requests
         are refused for the former leader's epoch, or wait for the former leader until they time out, until the
-        metadata are listed. So the first request does not wait long.
+        metadata are listed. So the first request does not wait long, unless an earlier answer has taken longer.
         """
 
         def ask() -> list[dict[tuple[str, int], int]]:
-            deadline_s, timeout_s = time.monotonic() + REQUEST_TIMEOUT_S, FIRST_TIMEOUT_S
+            deadline_s, pause_s = time.monotonic() + REQUEST_TIMEOUT_S, ELECTION_PAUSE_S
             while True:
-                begun_s = time.monotonic()
+                begun_s, timeout_s = time.monotonic(), self._offsets_timeout_s
                 asked = [self._requested(partitions, *one, timeout_s) for one in wanted]
                 try:
-                    return [self._answered(one) for one in asked]
+                    found = [self._answered(one) for one in asked]
                 except KafkaException as error:
                     now_s = time.monotonic()
                     is_short = now_s - begun_s > timeout_s / 2 and timeout_s < REQUEST_TIMEOUT_S
                     if error.args[0].code() not in _MOVED or (now_s > deadline_s and not is_short):
                         raise
+                else:
+                    if time.monotonic() - begun_s < FIRST_TIMEOUT_S / 2:
+                        self._offsets_timeout_s = FIRST_TIMEOUT_S
+                    return found
                 if is_short:  # a broker that is only slow answers in a longer time
-                    timeout_s = min(2 * timeout_s, REQUEST_TIMEOUT_S)
+                    self._offsets_timeout_s = min(2 * timeout_s, REQUEST_TIMEOUT_S)
                 self._listed()
-                time.sleep(ELECTION_PAUSE_S)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
         return self._asked("Kafka does not list offsets", ask)
 

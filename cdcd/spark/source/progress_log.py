@@ -46,7 +46,7 @@ _UNDESCRIBED = (
     "does not find those of which no record is left"
 )
 _UNDESCRIBED_HINT = (
-    "run the slot's daemon, which then describes its topics; or name the topics in the option `topics`"
+    "name the topics in the option `topics`; or run the slot's daemon, if it still exists: it describes them"
 )
 READ_OFFSETS = 100_000
 """After records with this many offsets, the commits at which no batch can end are combined into one.
