@@ -160,7 +160,9 @@ class ProgressReader:
         if incomplete := self._incomplete_at(slot, commit.topics_at):
             # The same object where it can be: there may be thousands of commits with as many topics.
             copied = commit.loading
-            waiting, loading = (incomplete - copied, copied | incomplete) if copied else (incomplete, incomplete)
+            waiting, loading = (
+                (incomplete - copied, copied | incomplete) if copied else (incomplete, incomplete)
+            )
             commit = replace(commit, loading=loading, waiting=waiting)
         recorded = self._recorded.get(slot)
         if self._ids is None or not recorded:
