@@ -122,7 +122,8 @@ class IncompleteTables:
                 self._topics.begin(relid, joined[relid])
         self._leave(settled)
         for relid, topic in self._topics_of_waiting(has_records).items():
-            self._topics.join(relid, topic)
+            if relid not in self._topics.joined:  # else the stream has said where its rows go
+                self._topics.join(relid, topic)
 
     def _topics_of_waiting(self, has_records: Collection[str]) -> dict[int, str]:
         """Return the topics with records of the tables that wait.

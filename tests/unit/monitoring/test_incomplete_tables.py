@@ -181,6 +181,9 @@ def test_a_table_whose_topic_changes_is_listed_with_the_new_one_only() -> None:
     incomplete.written(2, B)
     incomplete.written(2, "public.t2.v2")
     assert listed(daemon) == ["public.t2.v2"]
+    daemon.identities.take(B, TopicIdentity("id", 1))
+    daemon.sees(pub(1, 2))
+    assert listed(daemon) == ["public.t2.v2"], "a comparison knows only the topic of its name"
     incomplete.begins(2, "public.t2.v2", is_needed=True)
     incomplete.moves(2, "public.t2.v3")  # before the begin is recorded
     record(daemon)
