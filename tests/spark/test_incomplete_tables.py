@@ -263,7 +263,7 @@ def test_a_table_that_is_dropped_and_created_again_each_night_is_not_loading_for
     daemon = one.daemon
     fills = "INSERT INTO staging SELECT generate_series(1, 2000)"
     one.execute("CREATE TABLE staging (id int PRIMARY KEY)", fills)
-    eventually(lambda: one.loading() == [], "the stream has all of its rows")
+    eventually(lambda: one.opened().loading == [], "the stream has all of its rows")
     one.execute("DROP TABLE staging")
     assert daemon.stop() == 0
     daemon.config["snapshot"] = {"incremental": {"max_rows_per_second": 20}}
