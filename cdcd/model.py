@@ -430,12 +430,6 @@ class CopyState:
         """
         return frozenset(self.pending).union(self.tables)
 
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics of the tables that are copied while the stream runs, or while it waits."""
-        topics = [one.topic for one in self.tables.values()]
-        return frozenset((*topics, *(one.topic for one in self.blocking.values())))
-
     def left_at(self, end_lsn: Lsn) -> CopyState | None:
         """Return the state that applies when the server sends nothing below `end_lsn` any more, None if none does.
 
@@ -480,6 +474,8 @@ class Progress:
     """The id of the producer that wrote the record, "" without one: a session with another id fences it too (F69)."""
     signals_at: int = -1
     """As in `CopyState`, in a record of a snapshot of which nothing is copied yet; -1 in all others."""
+    copies_noted: int = 0
+    """As in `CommitPosition`; not written."""
 
     @property
     def next_signal(self) -> int:

@@ -47,6 +47,8 @@ class CommitPosition:
     """The state of a snapshot, as long as it has tables left or the stream depends on it."""
     signals_at: int = -1
     """The offset of the next signal in its topic, if a snapshot begins and has no `copy` yet; -1 otherwise."""
+    copies_noted: int = 0
+    """The last begin or end of a copy before the position, see `IncompleteTopics.recorded`; 0: all are recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class IncompleteTables:
         self._topic_of = topic_of
         self._topics = IncompleteTopics()
         self._is_wanted = asyncio.Event()
+        self._waiting_topics: dict[tuple[int, str], str] = {}
+        """By relid and name, the topics of the tables that wait: there may be tens of thousands."""
         self.is_due = asyncio.Event()
 
     def begin(self, topics: IncompleteTopics) -> None:
@@ -38,7 +40,12 @@ class IncompleteTables:
         self._topics = topics
 
     async def comparison_wanted(self, timeout_s: float) -> None:
-        """Return when a table has joined that no comparison has found, after this time at the latest."""
+        """Return when a table has joined that no comparison has found, after this time at the latest.
+
+        At once if there is one already: the last comparison may have failed because of a lock, or was too early.
+        """
+        if any(relid not in self._new.waiting for relid in self.joined_now()):
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_wanted.wait()
@@ -51,64 +58,92 @@ class IncompleteTables:
 
     def page(self) -> list[dict[str, str]]:
         """Return what /status shows: some of the topics, each with the reason."""
-        reasons = dict.fromkeys(self._topics.joined, _WAITS) | dict.fromkeys(self._topics.begun, _BEGUN)
+        reasons = dict.fromkeys(self._topics.joined.values(), _WAITS)
+        reasons |= dict.fromkeys(self._topics.begun.values(), _BEGUN)
         return [{"topic": topic, "reason": reason} for topic, reason in sorted(reasons.items())][:MOST_TOPICS]
 
     # --- the stream and the copies ---
 
     def written(self, relid: int, topic: str) -> None:
-        """Note that rows of the stream follow in the topic of a table."""
+        """Note that rows of the stream follow in the topic of a table, and in no other one any more."""
+        self._topics.moves(relid, topic)
         if self._new.is_new(relid):
-            self._topics.join(topic, relid)
+            self._topics.join(relid, topic)
             if relid not in self._new.waiting:
                 self._is_wanted.set()
 
     def begins(self, relid: int, topic: str, *, is_needed: bool) -> None:
         """Note that a copy begins. `is_needed`: without it readers lack rows that they had, or are to get."""
-        if is_needed or relid in self._new.waiting or topic in self._topics.joined:
-            self._topics.begins(topic)
+        if is_needed or relid in self._new.waiting or relid in self._topics.joined:
+            self._topics.begins(relid, topic)
 
-    def stops(self, topic: str) -> None:
-        """Note that a copy ends before its last row."""
-        self._topics.stops(topic)
+    def moves(self, relid: int, topic: str) -> None:
+        """Note that a copy continues in another topic."""
+        self._topics.moves(relid, topic)
 
-    def completes(self, topic: str) -> None:
+    def completes(self, relid: int, topic: str) -> None:
         """Note that a copy is complete; the position that says so follows."""
-        self._topics.completes(topic)
+        self._topics.completes(relid, topic)
+
+    @property
+    def noted(self) -> int:
+        """What a position has that is made now, see `IncompleteTopics.recorded`."""
+        return self._topics.noted
 
     # --- the publications ---
 
-    def joined_now(self) -> Mapping[str, int]:
+    def joined_now(self) -> Mapping[int, str]:
         """Return the topics of tables that have joined, before a comparison reads the publications."""
         return self._topics.joined.copy()
 
-    def settle(self, seen: Mapping[str, int], waited: Collection[int], has_records: Collection[str]) -> None:
+    def listed_now(self) -> Collection[int]:
+        """Return all tables whose topics are listed."""
+        return self._topics.joined.copy().keys() | self._topics.begun.copy().keys()
+
+    def settle(
+        self,
+        seen: Mapping[int, str],
+        waited: Collection[int],
+        has_records: Collection[str],
+        dropped: Collection[int] = (),
+    ) -> None:
         """Take the result of a comparison. `seen`: `joined_now` before it; a later table may not be in the result.
 
         `waited`: the tables that waited for their copy before it. One that has left the publications meanwhile still
-        lacks its earlier rows. `has_records`: the topics with records.
+        lacks its earlier rows. `has_records`: the topics with records. `dropped`: the tables that do not exist any
+        more, whether their copy waited, had begun or was stopped: nothing can bring their rows.
         """
+        if self._topics.drop(dropped):
+            self.is_due.set()
         joined = self._topics.joined
-        settled = [
-            (topic, relid)
-            for topic, relid in seen.items()
-            if relid not in self._new.waiting and joined.get(topic) == relid
-        ]
-        for topic, relid in settled:
-            if relid in waited and topic in has_records:
-                self._topics.begin(topic)
-        self._leave([topic for topic, _ in settled])
+        settled = [relid for relid in seen if relid not in self._new.waiting and relid in joined]
+        for relid in settled:
+            if relid in waited and joined[relid] in has_records:
+                self._topics.begin(relid, joined[relid])
+        self._leave(settled)
+        for relid, topic in self._topics_of_waiting(has_records).items():
+            if relid not in self._topics.joined:  # else the stream has said where its rows go
+                self._topics.join(relid, topic)
+
+    def _topics_of_waiting(self, has_records: Collection[str]) -> dict[int, str]:
+        """Return the topics with records of the tables that wait.
+
+        Readers do not have a table without records; to list it would only make the record larger.
+        """
+        if self._topic_of is None or not has_records:
+            return {}
+        known, self._waiting_topics = self._waiting_topics, {}
         for relid, name in self._new.names.items():
             schema, _, table = name.partition(".")
-            # Readers do not have a table without records; to list it would only make the record larger.
-            if self._topic_of is not None and (topic := self._topic_of(schema, table)) in has_records:
-                self._topics.join(topic, relid)
+            topic = known.get((relid, name)) or self._topic_of(schema, table)
+            self._waiting_topics[relid, name] = topic
+        return {relid: topic for (relid, _), topic in self._waiting_topics.items() if topic in has_records}
 
     def begun(self, relids: Collection[int]) -> None:
         """Note that these tables do not wait any more: their copies have begun, or they are streamed only."""
-        self._leave([topic for topic, relid in self.joined_now().items() if relid in relids])
+        self._leave([relid for relid in self.joined_now() if relid in relids])
 
-    def _leave(self, topics: Collection[str]) -> None:
-        if topics:
-            self._topics.leave(topics)
+    def _leave(self, relids: Collection[int]) -> None:
+        if relids:
+            self._topics.leave(relids)
             self.is_due.set()

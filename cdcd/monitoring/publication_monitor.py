@@ -41,6 +41,7 @@ from cdcd.source.publication_diff import (
 from cdcd.source.unpublished_tables import (
     UnpublishedTable,
     read_attached,
+    read_existing,
     read_named,
     read_unpublished,
     with_topic,
@@ -108,6 +109,7 @@ class Comparison:
     """The publications now, and the changes since `before`. `now` is None if they are not known as of one moment.
 
     `joined`: the topics of tables that had joined before the publications were read, see `IncompleteTables`.
+    `dropped`: the tables whose topics lack rows, and that do not exist any more.
     """
 
     before: Published | None
@@ -116,7 +118,8 @@ class Comparison:
     found: list[Change]
     with_topic: list[UnpublishedTable] = field(default_factory=list)
     new: TableChanges = _NOTHING
-    joined: Mapping[str, int] = field(default_factory=dict)
+    joined: Mapping[int, str] = field(default_factory=dict)
+    dropped: frozenset[int] = frozenset()
 
 
 class PublicationMonitor:
@@ -188,7 +191,7 @@ class PublicationMonitor:
         return Comparison(comparison.before, None, comparison.missing, [])
 
     def _compare(self, connection: Any) -> Comparison:
-        before, joined = self._accepted, self.incomplete.joined_now()
+        before, joined, listed = self._accepted, self.incomplete.joined_now(), self.incomplete.listed_now()
         missing = missing_publications(connection, self._names)
         now = self._published(connection)
         if now is None:
@@ -198,7 +201,9 @@ class PublicationMonitor:
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
         new = self.new_tables.compare(connection, now, self._has_records(frozenset(known)))
-        return Comparison(before, now, missing, found, has_with_topic, new, joined)
+        unknown = frozenset(listed).difference(published_oids(now))
+        dropped = unknown.difference(read_existing(connection, unknown))
+        return Comparison(before, now, missing, found, has_with_topic, new, joined, dropped)
 
     def _published(self, connection: Any) -> Published | None:
         """Return the publications, None while a published table is locked."""
@@ -245,7 +250,7 @@ class PublicationMonitor:
             self._is_stored = False
         self._accept(comparison.now)
         has_records = () if self._store is None else self._store.with_records()
-        self.incomplete.settle(comparison.joined, waited, frozenset(has_records))
+        self.incomplete.settle(comparison.joined, waited, frozenset(has_records), comparison.dropped)
         return None
 
     def copied(self, relids: Collection[int]) -> None:

@@ -63,8 +63,8 @@ class StreamProgress:
 
     def with_copies(self, position: CommitPosition) -> CommitPosition:
         """Return a position with the present state of the copies."""
-        copy = self.copies.state_at(position.end_lsn)
-        return position if copy is None else replace(position, copy=copy)
+        copy, noted = self.copies.state_at(position.end_lsn), self.copies.incomplete.noted
+        return position if copy is None and not noted else replace(position, copy=copy, copies_noted=noted)
 
     def without_copies(self, transactions: int = 0) -> CommitPosition:
         """Return the position after everything received, without the state of the copies."""

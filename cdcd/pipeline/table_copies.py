@@ -61,17 +61,21 @@ class WatchedTable:
 class Incomplete(Protocol):
     """The topics that lack rows until a copy is complete."""
 
+    @property
+    def noted(self) -> int: ...  # noqa: D102
     def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...  # noqa: D102
-    def stops(self, topic: str) -> None: ...  # noqa: D102
-    def completes(self, topic: str) -> None: ...  # noqa: D102
+    def moves(self, relid: int, topic: str) -> None: ...  # noqa: D102
+    def completes(self, relid: int, topic: str) -> None: ...  # noqa: D102
 
 
 class _NotWatched:
+    noted = 0
+
     def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...
 
-    def stops(self, topic: str) -> None: ...
+    def moves(self, relid: int, topic: str) -> None: ...
 
-    def completes(self, topic: str) -> None: ...
+    def completes(self, relid: int, topic: str) -> None: ...
 
 
 class TableCopies:

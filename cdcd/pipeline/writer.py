@@ -466,6 +466,7 @@ class Writer:
             prepared_before=commit_position.prepared_before,
             part=None if part is None else replace(part, numbered_by=self._options.numbered_by),
             signals_at=commit_position.signals_at,
+            copies_noted=commit_position.copies_noted,
         )
 
     async def close(self) -> None:

@@ -147,7 +147,6 @@ class BlockingSnapshots:
 
     def stop(self, relid: int) -> None:
         """Copy a table no further; `interrupted` is held, and the turn of the stream."""
-        self._copies.incomplete.stops(self._copies.blocking[relid].topic)
         self._copies.set_blocking(relid, None)
         self._parts.reports.end(relid)
 

@@ -177,7 +177,7 @@ class BlockingPositions:
     def complete(self, relid: int) -> None:
         """Note that all rows of a table precede the next position."""
         if (state := self._copies.blocking.get(relid)) is not None:
-            self._copies.incomplete.completes(state.topic)
+            self._copies.incomplete.completes(relid, state.topic)
             if state.where is None:
                 self._copies.note_coverage(relid, is_whole=True)
         self._copies.set_blocking(relid, None)

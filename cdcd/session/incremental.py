@@ -271,7 +271,7 @@ class IncrementalSnapshots:
                 return
             end = await self._emitter.end_of(table.copy.state)
             self._copies.end(relid)
-            self._copies.incomplete.completes(table.copy.state.topic)
+            self._copies.incomplete.completes(relid, table.copy.state.topic)
             if table.copy.state.where is None:
                 self._copies.note_coverage(relid, is_whole=True)
             await self._write_state(end)
@@ -289,7 +289,6 @@ class IncrementalSnapshots:
                 return
             end = await self._ends_of([relid])
             self._copies.end(relid)
-            self._copies.incomplete.stops(table.copy.state.topic)
             self._copies.note_coverage(relid, is_whole=False)
             self._reports.end(relid)
             self._note_ended(relid)  # in the same Kafka transaction as the end
@@ -496,8 +495,6 @@ class IncrementalSnapshots:
             for relid in chosen:
                 if relid in self._blocking.relids:
                     self._blocking.stop(relid)
-                if (table := self._copies.tables.get(relid)) is not None:
-                    self._copies.incomplete.stops(table.copy.state.topic)
                 self._copies.end(relid)
                 self._copies.note_coverage(relid, is_whole=False)
                 self._failed.discard(relid)

@@ -97,18 +97,19 @@ def background_work(
     config: Config, copying: IncrementalSnapshots, publications: PublicationMonitor
 ) -> list[Coroutine[Any, Any, None]]:
     """Return the tasks: the copy, the reader of the signal topic, the copy of new tables, and their record."""
-    tasks = [copying.run()]
+    tasks = [copying.run(), record_complete(copying, publications.incomplete)]
     if topic := config.snapshot.signals.topic:
         new_reader = partial(SignalReader, config.sink_settings(), topic, config.name)
         tasks.append(SignalFollower(copying, new_reader).run())
     if publications.new_tables.policy == "snapshot":
         tasks.append(NewTableFollower(copying, publications, config.snapshot.selection()).run())
-        tasks.append(record_complete(copying, publications.incomplete))
     return tasks
 
 
 async def record_complete(copying: IncrementalSnapshots, incomplete: IncompleteTables) -> None:
-    """Write the record of tables that turn out to be complete, until cancelled: readers wait for it.
+    """Write the record of tables that turn out to lack nothing, or to be dropped, until cancelled.
+
+    Readers wait for it, on an idle server, too.
 
     A copy that is complete, and a table that waits for one, are recorded with their own position.
     """

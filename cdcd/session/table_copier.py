@@ -176,6 +176,8 @@ class TableCopier:
         if (reason := _reason_to_restart(self._table.copy.state, described, topic)) is not None:
             self._restart(described, reason)
         state = self._table.copy.state
+        if topic != state.topic:
+            self._parts.copies.incomplete.moves(self._relid, topic)
         compared_from = (
             () if state.compared_from is not None and topic != state.topic else state.compared_from
         )

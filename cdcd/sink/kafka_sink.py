@@ -290,7 +290,7 @@ class KafkaSink:
             progress, offsets=_by_topic(client.next_offsets), transactional_id=own_id
         )
         if self.identities is not None:
-            self.identities.incomplete.recorded(progress.copy)
+            self.identities.incomplete.recorded(progress.copies_noted)
             progress = dataclasses.replace(progress, topics_at=self._write_topics(self.identities))
         self._produce_progress(client, progress, self._headers(client, progress))
         hit("progress_produced")

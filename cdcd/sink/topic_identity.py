@@ -114,7 +114,7 @@ class TopicIdentities:
             is_known = name in self._left or name in self._known
             self._known.pop(name, None)
             self._left.discard(name)
-            self.incomplete.complete(name)
+            self.incomplete.forget(name)
             self.is_changed |= is_known
 
     def reset(self) -> None:

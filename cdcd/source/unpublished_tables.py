@@ -51,6 +51,7 @@ _NAMED = """
     SELECT r.prrelid::bigint FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname = ANY(%s)
 """
+_EXISTING = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s::oid[])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,11 @@ def read_unpublished(
 def read_named(connection: Connection, publications: Collection[str]) -> set[int]:
     """Return the oids of the tables that these publications list themselves, not by schema or parent."""
     return {relid for (relid,) in fetch(connection, _NAMED, (list(publications),))}
+
+
+def read_existing(connection: Connection, relids: Collection[int]) -> set[int]:
+    """Return those of these tables that exist. Raises Source errors."""
+    return {relid for (relid,) in fetch(connection, _EXISTING, (list(relids),))} if relids else set()
 
 
 def read_attached(

@@ -255,6 +255,50 @@ def test_a_table_that_leaves_the_publications_during_its_copy_remains_loading(
     assert one.rows("big") == ROWS
 
 
+def test_a_table_that_is_dropped_and_created_again_each_night_is_not_loading_for_ever(
+    mirrored: Callable[[str], Mirrored],
+) -> None:
+    """Dropped while it waits for its copy, and during the copy, which a recreated name always needs."""
+    one = mirrored("ALL TABLES")
+    daemon = one.daemon
+    fills = "INSERT INTO staging SELECT generate_series(1, 2000)"
+    one.execute("CREATE TABLE staging (id int PRIMARY KEY)", fills)
+    eventually(lambda: one.opened().loading == [], "the stream has all of its rows")
+    one.execute("DROP TABLE staging")
+    assert daemon.stop() == 0
+    daemon.config["snapshot"] = {"incremental": {"max_rows_per_second": 20}}
+    daemon.start().wait_state("streaming")
+    one.execute("CREATE TABLE staging (id int PRIMARY KEY)", fills)
+    eventually(lambda: bool(reports(daemon)) and reports(daemon)[0]["rows"] > 0, "some rows are copied")
+    assert one.shown() == ["staging"]
+    one.execute("DROP TABLE staging")
+    eventually(lambda: bool(daemon.events("table_not_copied")), "the copy has ended")
+    eventually(lambda: one.shown() == [], "no copy can follow")
+    assert one.loading() == []
+    one.execute("CREATE TABLE staging (id int PRIMARY KEY)", fills)
+    eventually(lambda: one.shown() == ["staging"], "it waits, or is copied")
+    one.execute("DROP TABLE staging")
+    eventually(lambda: one.shown() == [], "no copy can follow")
+    daemon.kill()
+    daemon.start().wait_state("streaming")
+    assert one.loading() == []
+
+
+def test_a_created_table_is_soon_complete_after_a_lock_on_another_one(
+    mirrored: Callable[[str], Mirrored],
+) -> None:
+    one = mirrored("ALL TABLES")
+    daemon = one.daemon
+    with contextlib.closing(psycopg2.connect(one.dsn)) as locker:
+        locker.cursor().execute("LOCK TABLE big IN ACCESS EXCLUSIVE MODE")
+        one.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+        assert one.loading() == ["later"], "nobody can read the publications"
+    eventually(lambda: one.shown() == [], "the stream has all of its rows")
+    assert one.loading() == []
+    assert one.rows("later") == 1
+    assert daemon.events("table_copied") == []
+
+
 @pytest.mark.nightly
 def test_a_blocking_copy_that_was_stopped_before_it_has_emptied_the_topic_leaves_the_table_complete(
     mirrored: Callable[[str], Mirrored],

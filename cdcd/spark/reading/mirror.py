@@ -249,9 +249,10 @@ def _with_all_tables(opened: Mirror, *, loading: bool, parked: bool) -> Mirror:
     if not lacking:
         return opened
     raise TablesParked(
-        "the mirror has all commits up to the LSN, except in tables that are parked or still copied",
-        hint="`python -m cdcd.spark status --target TARGET` has the reasons; in Python parked=True and "
-        "loading=True accept it",
+        "the mirror has all commits up to the LSN, except in tables that are parked or loading",
+        hint="`python -m cdcd.spark status --target TARGET` has the reasons of parked tables, `cdcd snapshot status` "
+        "the copies at work, `incomplete_topics` of the daemon's /status the copies that wait or were stopped; in "
+        "Python parked=True and loading=True accept it",
         target=opened.target.uri,
         tables=", ".join(sorted(lacking)[:10]),
     )

@@ -260,7 +260,7 @@ class Commits:
         """Raise SnapshotIncomplete for a batch read that ends while cdcd copies these tables."""
         if loading:
             raise SnapshotIncomplete(
-                "cdcd still copies a table at the end of this batch read, so the batch would lack rows of it",
+                "at the end of this batch read a table lacks rows that only a copy by cdcd brings",
                 hint=_COPIED_HINT,
                 topics=", ".join(sorted(loading)),
             )

@@ -55,7 +55,7 @@ class Commit:
     has none of its rows.
     `origin`: of its LSNs. `positions`: by slot, that of each slot with topics of the query up to here; None: there is
     only this one. `ended`: the slots before that were replaced. `first_lsns`: `SourcePosition.first`. `is_foreign`:
-    the slot has no topic of the query.
+    the slot has no topic of the query. `waiting`: those of `loading` that are not being copied.
     """
 
     commit_lsn: str
@@ -78,6 +78,7 @@ class Commit:
     ended: frozenset[str] = frozenset()
     first_lsns: Mapping[str, int] = field(default_factory=dict)
     is_foreign: bool = False
+    waiting: frozenset[str] = frozenset()
 
     @property
     def position(self) -> SlotPosition:

@@ -159,8 +159,11 @@ class ProgressReader:
             return without_offsets(commit, commit.offsets.keys())
         if incomplete := self._incomplete_at(slot, commit.topics_at):
             # The same object where it can be: there may be thousands of commits with as many topics.
-            loading = commit.loading | incomplete if commit.loading else incomplete
-            commit = replace(commit, loading=loading)
+            copied = commit.loading
+            waiting, loading = (
+                (incomplete - copied, copied | incomplete) if copied else (incomplete, incomplete)
+            )
+            commit = replace(commit, loading=loading, waiting=waiting)
         recorded = self._recorded.get(slot)
         if self._ids is None or not recorded:
             return commit

@@ -28,7 +28,8 @@ class Writers:
 
     def add(self, record: Commit) -> None:
         """Note the topics of the next record."""
-        self.forget(record.loading | (record.snapshot or frozenset()))
+        copied = record.loading - record.waiting if record.waiting else record.loading
+        self.forget(copied | (record.snapshot or frozenset()))
         for topic in record.offsets:
             last, self._last[topic] = self._last.get(topic, record.slot), record.slot
             if last == record.slot:

@@ -52,7 +52,7 @@ def described_in(value: bytes) -> Described:
         document = json.loads(value if value.startswith(b"{") else decompress(value))
         ids = {name: number_of(str(one["id"])) for name, one in document["topics"].items()}
         incomplete = document.get("incomplete", {})
-        names = (*incomplete.get("joined", {}), *incomplete.get("begun", ()))
+        names = (*incomplete.get("joined", {}).values(), *incomplete.get("begun", {}).values())
         return Described(ids, frozenset(map(str, names)))
     except Exception as error:  # noqa: BLE001 - a record of another program must not end the query
         log.warning("a record of the topics is not readable: %s", type(error).__name__)

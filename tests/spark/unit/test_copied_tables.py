@@ -62,7 +62,9 @@ def test_a_stream_has_the_rows_as_they_come(kafka: Planned) -> None:
         parse_options(options(table="s.T", loading="true")).of_a_stream()
 
 
-@pytest.mark.parametrize("incomplete", [{"joined": {V: 7}}, {"begun": [V]}, {"joined": {X: 8}, "begun": [V]}])
+@pytest.mark.parametrize(
+    "incomplete", [{"joined": {"7": V}}, {"begun": {"7": V}}, {"joined": {"8": X}, "begun": {"7": V}}]
+)
 def test_a_table_that_waits_for_its_copy_or_whose_copy_was_stopped_lacks_rows_too(
     kafka: Planned, incomplete: dict[str, Any]
 ) -> None:
@@ -93,7 +95,7 @@ def test_the_record_that_the_progress_record_names_counts(kafka: Planned) -> Non
     kafka.describe(T, U)
     kafka.progress(20, {T: 50})
     stale = kafka._described_at["s"]
-    kafka.describe(T, U, incomplete={"begun": [U]})
+    kafka.describe(T, U, incomplete={"begun": {"7": U}})
     kafka._described_at["s"] = stale
     kafka.progress(30, {U: 70})
     assert read() == {T: (0, 50), U: (0, 70)}

@@ -252,6 +252,16 @@ def test_a_topic_is_shared_if_two_slots_write_in_turns(kafka: Planned, slots: st
     assert bool(query.reader.shared) == is_shared
 
 
+def test_a_topic_whose_copy_waits_or_was_stopped_is_found_to_be_shared(kafka: Planned) -> None:
+    """Each record of the slot has it among the loading ones, perhaps for ever; no copy begins with any of them."""
+    kafka.describe(T, U, slot="a", incomplete={"begun": {"7": T}})
+    for number, slot in enumerate("abab"):
+        kafka.progress(10 * number, {T: number + 1, U: number + 1}, slot)
+    query = Query(loading="true")
+    query.batch()
+    assert query.reader.shared == {T: ("a", "b"), U: ("a", "b")}
+
+
 def test_a_topic_is_not_shared_any_more_after_a_copy(kafka: Planned) -> None:
     for number, slot in enumerate("abab"):
         kafka.progress(10 * number, {T: number + 1}, slot)

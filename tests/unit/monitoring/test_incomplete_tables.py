@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cdcd.model import CopyState, TableCopyState
 from cdcd.monitoring import new_tables as new_tables_module
+from cdcd.monitoring.publication_monitor import Comparison
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from tests.unit.monitoring.test_new_tables import Monitored, pub
 
@@ -37,8 +37,10 @@ def listed(daemon: Monitored) -> list[str]:
     return sorted(TopicIdentities.load(daemon.identities.dump(), 0).incomplete.names())
 
 
-def copying(topic: str) -> CopyState:
-    return CopyState(tables={2: TableCopyState(topic)})
+def record(daemon: Monitored) -> None:
+    """Write a progress record with a position that is made now."""
+    topics = daemon.identities.incomplete
+    topics.recorded(topics.noted)
 
 
 def test_a_table_that_no_comparison_has_found_is_listed_with_its_first_row(complete: set[int]) -> None:
@@ -79,13 +81,14 @@ def test_a_table_that_waits_is_listed_until_its_copy_is_recorded_as_complete() -
     ]
     incomplete, topics = again.watch.incomplete, again.identities.incomplete
     incomplete.begins(2, B, is_needed=True)
-    topics.recorded(copying(B))
+    record(again)
     again.watch.begun([2])
     assert listed(again) == [B]
-    incomplete.completes(B)
-    topics.recorded(copying(B))
+    before = topics.noted
+    incomplete.completes(2, B)
+    topics.recorded(before)
     assert listed(again) == [B], "the record that is being written has the copy"
-    topics.recorded(None)
+    record(again)
     assert listed(again) == []
     assert topics.is_changed is False
 
@@ -131,7 +134,7 @@ def test_a_copy_by_a_command_of_a_table_that_waits_is_listed() -> None:
     daemon = begun()
     daemon.sees(pub(1, 2))
     daemon.watch.incomplete.begins(2, B, is_needed=False)
-    daemon.identities.incomplete.recorded(copying(B))
+    record(daemon)
     assert listed(daemon) == [B]
 
 
@@ -140,34 +143,140 @@ def test_only_a_copy_that_is_needed_is_listed_and_its_end_removes_it() -> None:
     daemon = begun()
     incomplete, topics = daemon.watch.incomplete, daemon.identities.incomplete
     incomplete.begins(1, A, is_needed=False)
-    topics.recorded(copying(A))
-    incomplete.stops(A)
+    record(daemon)
     assert listed(daemon) == []
+    before = topics.noted
     incomplete.begins(1, A, is_needed=True)
-    topics.recorded(None)
+    topics.recorded(before)
     assert listed(daemon) == [], "the command is not recorded yet"
-    topics.recorded(copying(A))
-    assert listed(daemon) == [A]
-    incomplete.stops(A)
-    topics.recorded(None)
+    record(daemon)
     assert listed(daemon) == [A]
     incomplete.begins(1, A, is_needed=False)
-    incomplete.completes(A)
-    topics.recorded(None)
+    incomplete.completes(1, A)
+    record(daemon)
     assert listed(daemon) == []
+
+
+def test_the_end_of_a_copy_is_not_recorded_with_a_position_from_before_its_begin() -> None:
+    """A slow commit writes a position that was made before; begin and end of a small copy wait behind it."""
+    daemon = begun()
+    incomplete, topics = daemon.watch.incomplete, daemon.identities.incomplete
+    positions = [topics.noted]
+    incomplete.begins(1, A, is_needed=True)
+    positions.append(incomplete.noted)
+    incomplete.completes(1, A)
+    positions.append(incomplete.noted)
+    found = []
+    for noted in positions:
+        topics.recorded(noted)
+        found.append(listed(daemon))
+    assert found == [[], [A], []]
+    assert incomplete.noted == 0, "later positions need not have it"
+
+
+def test_a_table_whose_topic_changes_is_listed_with_the_new_one_only() -> None:
+    """With an incompatible schema, or under another name: found by the stream or by the copy, at each moment."""
+    daemon = begun()
+    incomplete = daemon.watch.incomplete
+    incomplete.written(2, B)
+    incomplete.written(2, "public.t2.v2")
+    assert listed(daemon) == ["public.t2.v2"]
+    daemon.identities.take(B, TopicIdentity("id", 1))
+    daemon.sees(pub(1, 2))
+    assert listed(daemon) == ["public.t2.v2"], "a comparison knows only the topic of its name"
+    incomplete.begins(2, "public.t2.v2", is_needed=True)
+    incomplete.moves(2, "public.t2.v3")  # before the begin is recorded
+    record(daemon)
+    assert listed(daemon) == ["public.t2.v3"]
+    incomplete.written(2, "public.t2.v4")
+    assert listed(daemon) == ["public.t2.v4"]
+    daemon.commit()
+
+    again = begun(kafka=daemon.kafka)
+    again.watch.incomplete.moves(2, "public.t2.v5")
+    assert listed(again) == ["public.t2.v5"], "the copy is stopped here"
+    again.watch.incomplete.completes(2, "public.t2.v5")
+    record(again)
+    assert listed(again) == []
+
+
+def test_a_table_that_was_dropped_is_not_listed_whatever_its_copy_was_doing() -> None:
+    """No copy can follow, of a table that waits, is copied, or whose copy was stopped; unless only unpublished."""
+    daemon = begun()
+    for relid, topic in ((2, B), (3, "public.t3"), (4, "public.t4")):
+        daemon.identities.take(topic, TopicIdentity("id", 1))
+        daemon.watch.incomplete.written(relid, topic)
+    daemon.sees(pub(1, 2, 3, 4))
+    daemon.watch.incomplete.begins(3, "public.t3", is_needed=True)
+    record(daemon)
+    daemon.watch.begun([3])
+    daemon.sees(pub(1))
+    assert listed(daemon) == [B, "public.t3", "public.t4"], "they can be published again"
+    daemon.watch.incomplete.is_due.clear()
+    daemon.commit()
+
+    again = begun(kafka=daemon.kafka)
+    assert again.watch.incomplete.listed_now() == {2, 3, 4}
+    again.sees(pub(1), dropped=[2, 3])
+    assert listed(again) == ["public.t4"]
+    assert again.watch.incomplete.is_due.is_set(), "readers wait for the record"
+
+
+def test_a_table_that_was_dropped_while_it_waits_is_not_listed() -> None:
+    daemon = begun()
+    daemon.identities.take(B, TopicIdentity("id", 1))
+    daemon.watch.incomplete.written(2, B)
+    daemon.sees(pub(1, 2))
+    assert listed(daemon) == [B]
+    daemon.sees(pub(1), dropped=[2])
+    assert listed(daemon) == []
+    daemon.watch.incomplete.written(5, B)
+    assert listed(daemon) == [B], "another table of the name"
+
+
+def test_the_copy_of_a_table_replaces_the_rows_of_a_former_one_of_its_topic() -> None:
+    daemon = begun()
+    topics = daemon.identities.incomplete
+    topics.begin(2, B)
+    daemon.watch.incomplete.begins(3, B, is_needed=True)
+    daemon.watch.incomplete.completes(3, B)
+    record(daemon)
+    assert listed(daemon) == []
+
+
+async def test_a_comparison_that_failed_is_repeated_at_once_while_it_matters() -> None:
+    """While a published table is locked, nobody knows whether a new one is complete."""
+    daemon = begun()
+    incomplete = daemon.watch.incomplete
+
+    async def is_wanted() -> bool:
+        wanted = asyncio.create_task(incomplete.comparison_wanted(3600))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        is_done = wanted.done()
+        wanted.cancel()
+        return is_done
+
+    assert not await is_wanted()
+    incomplete.written(2, B)
+    for _ in range(3):
+        assert await is_wanted()
+        daemon.watch.judge(Comparison(daemon.watch._accepted, None, [], []))
+    daemon.sees(pub(1, 2))
+    assert await is_wanted(), "a table joined meanwhile, perhaps"
+    assert not await is_wanted(), "it waits, whatever the next comparison finds"
 
 
 def test_a_copy_that_begins_and_is_stopped_between_two_records_is_listed() -> None:
     daemon = begun()
     daemon.watch.incomplete.begins(1, A, is_needed=True)
-    daemon.watch.incomplete.stops(A)
-    daemon.identities.incomplete.recorded(None)
+    record(daemon)
     assert listed(daemon) == [A]
 
 
 def test_a_topic_that_is_accepted_as_it_is_is_not_listed_any_more() -> None:
     identities = TopicIdentities()
-    identities.incomplete.begin(A)
+    identities.incomplete.begin(1, A)
     identities.dump()
     identities.forget([A])
     assert identities.is_changed

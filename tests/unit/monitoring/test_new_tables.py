@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -55,14 +56,18 @@ class Monitored:
             self.identities.reset()
         self.watch.begin(self.identities, is_anew=is_anew, has_gap=has_gap)
 
-    def sees(self, now: Published, seen: dict[str, int] | None = None) -> str | None:
+    def sees(
+        self, now: Published, seen: dict[int, str] | None = None, dropped: Iterable[int] = ()
+    ) -> str | None:
         """Compare; `seen`: the tables that had joined when the publications were read, by default all by now."""
         before = self.watch._accepted
         found = [] if before is None else changes(before, now)
         has_records = self.watch._has_records(self.identities.with_records())
         joined = self.watch.incomplete.joined_now() if seen is None else seen
         new = self.new.compare(None, now, has_records)
-        error = self.watch.judge(Comparison(before, now, [], found, new=new, joined=joined))
+        error = self.watch.judge(
+            Comparison(before, now, [], found, new=new, joined=joined, dropped=frozenset(dropped))
+        )
         return None if error is None else str(error)
 
     def commit(self) -> None:

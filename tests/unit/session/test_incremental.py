@@ -15,10 +15,14 @@ from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import RegistryUnavailable
 from cdcd.model import CopyState, Record, TableCopyState
+from cdcd.monitoring.incomplete_tables import IncompleteTables
+from cdcd.monitoring.new_tables import NewTables
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
+from cdcd.pipeline.writer import Writer
 from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
+from cdcd.sink.incomplete_topics import IncompleteTopics
 from cdcd.snapshot.chunk_reader import Description, NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.reports import TableReports
@@ -200,6 +204,28 @@ def test_tables_that_lack_rows_are_recorded_once() -> None:
     (chunk,) = session.written.chunks
     assert chunk.commit_position is not None
     assert chunk.commit_position.copy == CopyState(partial=(5, 6))
+
+
+def test_each_position_has_the_begins_and_ends_of_copies_before_it() -> None:
+    """A position that was made before the begin of a copy, and is written later, does not have its end."""
+    topics, incomplete = IncompleteTopics(), IncompleteTables(NewTables("snapshot"))
+    incomplete.begin(topics)
+    copies = TableCopies(None, incomplete)
+    progress = StreamProgress(Assembler(1), PositionTracker(100), copies=copies)
+    positions = [progress.commit_position()]
+    incomplete.begins(7, "topic", is_needed=True)
+    copies.begin(7, TableCopyState("topic"))
+    positions.append(progress.commit_position())
+    copies.end(7)
+    incomplete.completes(7, "topic")
+    positions.append(progress.commit_position())
+    writer: Any = SimpleNamespace(_identity=None, _options=None)
+    found = []
+    for position in positions:
+        topics.recorded(Writer.progress(writer, position).copies_noted)
+        found.append(topics.names())
+    assert found == [(), ("topic",), ()]
+    assert progress.commit_position().copies_noted == 0
 
 
 def test_the_copy_of_a_table_that_is_not_published_any_more_is_ended_with_its_end_record() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from cdcd.model import Column, Relation, ReplicaIdentity, TableCopyState
+from cdcd.monitoring.incomplete_tables import IncompleteTables
+from cdcd.monitoring.new_tables import NewTables
 from cdcd.pipeline.table_copies import TableCopies, WatchedTable
 from cdcd.session.table_copier import ReadSlices, TableCopier, describe_as_received
+from cdcd.sink.incomplete_topics import IncompleteTopics
 from cdcd.snapshot.chunk_pace import ChunkPace
 from cdcd.snapshot.chunk_reader import CatalogVersions, ChunkSnapshot, ReadRows
 from cdcd.snapshot.table_copy import RangeChunk
@@ -99,3 +103,37 @@ def test_rows_are_not_encoded_with_the_columns_of_a_later_description() -> None:
     session.plan = Described("other")
     assert not asyncio.run(copier._emit(RangeChunk(None), begun, read))
     assert session.events == ["emitted"]
+
+
+class InAnotherTopic(OneChunk):
+    """The table's topic changes before the copy describes it."""
+
+    def __init__(self, incomplete: IncompleteTables) -> None:
+        super().__init__()
+        self.copies = TableCopies(None, incomplete)
+        self.plan.topic = "topic.v2"
+        self.version = 1
+
+    def describe(self, *_: object) -> Any:
+        table = SimpleNamespace(wanted=None, title="t")
+        return SimpleNamespace(versions=(2,), partitions=(), order=(), table=table)
+
+    def waits(self, _relid: int, _reason: str | None) -> None: ...
+
+    def described(self, _relid: int, _described: object) -> None: ...
+
+
+def test_a_copy_that_continues_in_another_topic_says_so() -> None:
+    """After an incompatible change or RENAME: the end of the copy is that of the table, whatever its topic was."""
+    topics, incomplete = IncompleteTopics(begun={7: "topic"}), IncompleteTables(NewTables("snapshot"))
+    incomplete.begin(topics)
+    session: Any = InAnotherTopic(incomplete)
+    session.report = session
+    session.copies.begin(7, TableCopyState("topic"))
+    copier = TableCopier(7, session.copies.tables[7], session, session, ChunkPace(1.0))
+    asyncio.run(copier._describe())
+    assert session.copies.tables[7].copy.state.topic == "topic.v2"
+    assert topics.names() == ("topic.v2",)
+    incomplete.completes(7, "topic.v2")
+    topics.recorded(incomplete.noted)
+    assert topics.names() == ()
