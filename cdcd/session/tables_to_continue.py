@@ -1,6 +1,6 @@
 """List which tables of an interrupted snapshot are published, without a long wait for a lock. Blocking.
 
-In: the settings and the server of the source, relids.  Out: those of the tables that exist and are published.
+In: the settings of the source, relids.  Out: those of the tables that exist and are published.
 Invariant: the stream does not wait for a lock on one of the tables: it begins, and the copy of each table waits for
 its own lock. The server lists its published tables only if it can lock each of them for a moment. If it cannot, all
 tables that exist count as published; the copy of a table that is not fails later, with the reason.
@@ -18,7 +18,6 @@ import structlog
 from cdcd.errors import CdcdError
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.connection import connect_sql, fetch
-from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
@@ -37,12 +36,9 @@ _TABLES = """
 """
 
 
-def tables_to_continue(
-    settings: SourceSettings, relids: Collection[int], server: ServerIdentity
-) -> list[CopiedTable]:
-    """Return the tables with these relids of this server, without their columns. Raises Source errors."""
+def tables_to_continue(settings: SourceSettings, relids: Collection[int]) -> list[CopiedTable]:
+    """Return the tables with these relids, without their columns. Raises Source errors."""
     with contextlib.closing(connect_sql(settings)) as connection:
-        check_same_server(connection, server)
         rows = fetch(connection, _TABLES, (list(relids),))
         published = _published(connection, settings)
     return [

@@ -187,8 +187,7 @@ def left_to_copy(known: StartContext, begin: Resume | Snapshot) -> frozenset[int
         return frozenset()
     state = begin.left.state
     relids = (*state.partial, *state.excluded)
-    assert known.server is not None
-    again = tables_to_continue(known.source, relids, known.server) if relids else ()
+    again = tables_to_continue(known.source, relids) if relids else ()
     chosen = known.config.snapshot.selection().choose(again)
     return state.incomplete.union(table.relid for table in chosen)
 

@@ -34,13 +34,13 @@ def test_tables_that_are_included_again_are_left_to_copy(
 ) -> None:
     """Those that were excluded or given up; the start copies them as it does the others."""
 
-    def published(_source: object, relids: Collection[int], _server: object) -> list[CopiedTable]:
+    def published(_source: object, relids: Collection[int]) -> list[CopiedTable]:
         named = (relid for relid in relids if relid in NAMES)
         return [CopiedTable(relid, "public", NAMES[relid], (), None, is_partitioned=False) for relid in named]
 
     monkeypatch.setattr(position, "tables_to_continue", published)
     snapshot = SimpleNamespace(selection=lambda: Selection((OUT,)), copies_tables=True)
-    known: Any = SimpleNamespace(config=SimpleNamespace(snapshot=snapshot), source=None, server=object())
+    known: Any = SimpleNamespace(config=SimpleNamespace(snapshot=snapshot), source=None)
     known.verdict = Snapshot(False, (), left=CopyLeft(state, 1, 0))
     known.left = position.left_to_copy(known, known.verdict)
     assert known.left == left
