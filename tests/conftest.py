@@ -183,6 +183,18 @@ def kafka_cluster(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaCluster
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """`kafka_cluster`, whose three brokers all run before and after the test."""
+    for broker in kafka_cluster.brokers:
+        broker.launch()
+    for broker in kafka_cluster.brokers:
+        broker.wait_ready()
+    yield kafka_cluster
+    for broker in kafka_cluster.brokers:
+        broker.launch()
+
+
 @pytest.fixture(scope="session")
 def secured_kafka(artefacts: Cache, stack_folder: Path) -> Iterator[SecuredKafka]:
     """This worker's broker that requires authentication."""

@@ -82,7 +82,7 @@ class TableCopies:
     """The tables of one session."""
 
     def __init__(self, copy: CopyState | None = None, incomplete: Incomplete | None = None) -> None:
-        """`incomplete`: is told of each copy that begins or is complete."""
+        """`incomplete` notes each copy that begins or is complete."""
         self.incomplete = incomplete or _NotWatched()
         self._now = copy or NO_COPY
         self._is_changed = False

@@ -6,7 +6,7 @@ F63, F64: the producer of the next session writes unacknowledged rows again, in 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -27,18 +27,6 @@ from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
 TOPICS = {"partitions": 3, "replication_factor": 3}
-
-
-@pytest.fixture
-def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three brokers, all of which run before and after the test."""
-    for broker in kafka_cluster.brokers:
-        broker.launch()
-    for broker in kafka_cluster.brokers:
-        broker.wait_ready()
-    yield kafka_cluster
-    for broker in kafka_cluster.brokers:
-        broker.launch()
 
 
 def controller_of(cluster: KafkaCluster) -> KafkaBroker:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
@@ -13,18 +11,6 @@ from cdcd.sink.leaders import partitions_without_leader
 from tests.support.sinks import sink_settings
 from tests.support.topics import new_name
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Yield three brokers, all running before and after."""
-    for broker in kafka_cluster.brokers:
-        broker.launch()
-    for broker in kafka_cluster.brokers:
-        broker.wait_ready()
-    yield kafka_cluster
-    for broker in kafka_cluster.brokers:
-        broker.launch()
 
 
 @pytest.mark.nightly

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 
-import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -19,18 +17,6 @@ from tests.spark.events import progress_value
 from tests.support.waiting import eventually
 
 PARTITIONS = 6
-
-
-@pytest.fixture
-def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three brokers, all of which run before and after the test."""
-    for broker in kafka_cluster.brokers:
-        broker.launch()
-    for broker in kafka_cluster.brokers:
-        broker.wait_ready()
-    yield kafka_cluster
-    for broker in kafka_cluster.brokers:
-        broker.launch()
 
 
 def test_a_running_query_survives_a_rolling_restart(cluster: KafkaCluster) -> None:

@@ -434,7 +434,7 @@ def check_error(error: KafkaError, topic: str | None, partition: int | None) -> 
     """Raise a consumer's error as an error of cdcd, unless librdkafka retries, or the records do not depend on it.
 
     librdkafka looks for the coordinator of its `group.id` although nothing is read as a group: no right on a group is
-    needed, and without one that lookup is refused again and again beside the records.
+    needed, and without one that lookup is refused repeatedly while records arrive.
     """
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cdcd.monitoring import new_tables as new_tables_module
 from cdcd.monitoring.publication_monitor import Comparison
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from tests.unit.monitoring.test_new_tables import Monitored, pub
@@ -15,14 +14,7 @@ from tests.unit.monitoring.test_new_tables import Monitored, pub
 A, B = "public.t1", "public.t2"
 
 
-@pytest.fixture(autouse=True)
-def complete(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Return the tables of which the stream has every row."""
-    tables: set[int] = set()
-    monkeypatch.setattr(
-        new_tables_module, "with_every_row", lambda _connection, _before, _now, new: tables & set(new)
-    )
-    return tables
+pytestmark = pytest.mark.usefixtures("complete")
 
 
 def begun(policy: Any = "snapshot", kafka: bytes | None = None) -> Monitored:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cdcd.monitoring import new_tables as new_tables_module
 from cdcd.monitoring.new_tables import NewTables
 from cdcd.monitoring.publication_monitor import Comparison, PublicationMonitor
 from cdcd.ops.metrics import Metrics
@@ -79,14 +78,7 @@ class Monitored:
         return set(self.new.waiting)
 
 
-@pytest.fixture(autouse=True)
-def complete(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Return the tables of which the stream has every row."""
-    tables: set[int] = set()
-    monkeypatch.setattr(
-        new_tables_module, "with_every_row", lambda _connection, _before, _now, new: tables & set(new)
-    )
-    return tables
+pytestmark = pytest.mark.usefixtures("complete")
 
 
 def test_a_table_waits_until_its_copy_is_recorded_whatever_ends_the_process() -> None:
