@@ -57,7 +57,7 @@ def _command(folder: Path) -> list[str]:
 class AzureServer(LocalServer):
     """One server with one account. Use as a context manager, or `start` and `stop`."""
 
-    PORT_TAKEN = "EADDRINUSE"
+    PORT_TAKEN = ("EADDRINUSE",)
 
     def __init__(self, folder: Path, *, cache: Cache | None = None) -> None:
         super().__init__()

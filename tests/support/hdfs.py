@@ -42,7 +42,7 @@ def hdfs_artefact() -> Artefact:
 class HdfsServer(LocalServer):
     """A cluster with one name node, or with two, of which the first one is active at the start."""
 
-    PORT_TAKEN = "BindException"
+    PORT_TAKEN = ("BindException",)
 
     def __init__(self, folder: Path, *, name_nodes: int = 1, cache: Cache | None = None) -> None:
         super().__init__()

@@ -2,8 +2,9 @@
 
 Out: a port number below the kernel's ephemeral range. In that range an outgoing connection may take the port while
 its server is down, and a client that retries can even connect to itself.
-Invariant: a process never gets the same port twice. Another process may still take the port first, so a server's
-first start is retried with new ports if its port is taken.
+Invariant: a port is given once. The process that asked keeps a socket bound to it, which does not listen: another
+process that asks finds the port taken, also while its server is down; a server, which binds with SO_REUSEADDR, does
+not. A process that does not ask may still take the port first, so a server's first start is retried with new ports.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from cdcd.errors import StackError
 
 LOWEST_PORT = 15000
-_given: set[int] = set()
+_given: list[socket.socket] = []
+"""The sockets that hold the ports of this process, until it ends."""
 
 
 def free_port() -> int:
@@ -23,8 +25,7 @@ def free_port() -> int:
     first_ephemeral = _first_ephemeral_port()
     for _ in range(200):
         port = random.randrange(LOWEST_PORT, first_ephemeral)  # noqa: S311 - not a secret
-        if port not in _given and _can_bind(port):
-            _given.add(port)
+        if _holds(port):
             return port
     raise StackError("no free port found on 127.0.0.1")
 
@@ -44,10 +45,15 @@ def _first_ephemeral_port() -> int:
     return first if first > LOWEST_PORT + 1000 else 65536
 
 
-def _can_bind(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+def _holds(port: int) -> bool:
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        holder.bind(("127.0.0.1", port))
+    except OSError:
+        holder.close()
+        return False
+    holder.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # after bind: for the server, not another holder
+    _given.append(holder)
+    return True

@@ -26,7 +26,7 @@ from cdcd.demo.stack.server import LocalServer
 class SchemaRegistry(LocalServer):
     """One registry process. Use as a context manager, or `start` and `stop`."""
 
-    PORT_TAKEN = "already bound"
+    PORT_TAKEN = ("already bound", "seems to be in use")
 
     def __init__(
         self,

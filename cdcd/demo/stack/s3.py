@@ -50,7 +50,7 @@ def versitygw_artefact() -> Artefact:
 class S3Server(LocalServer):
     """One server with one user. Use as a context manager, or `start` and `stop`."""
 
-    PORT_TAKEN = "address already in use"
+    PORT_TAKEN = ("address already in use",)
 
     def __init__(
         self,

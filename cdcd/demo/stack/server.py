@@ -24,8 +24,8 @@ STOP_WITHIN_S = 20.0
 class LocalServer(ABC):
     """One server process. Use as a context manager, or `start` and `stop`."""
 
-    PORT_TAKEN: ClassVar[str] = "Address already in use"
-    """The text in its log if another process has the port."""
+    PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
+    """The texts of which one is in its log if another process has the port."""
     START_WITHIN_S: ClassVar[float] = 120
 
     def __init__(self) -> None:
@@ -58,7 +58,8 @@ class LocalServer(ABC):
                 self._are_ports_known = True
                 return
             except StackError:
-                is_taken = self._process is not None and self.PORT_TAKEN in self._process.output()
+                output = self._process.output() if self._process is not None else ""
+                is_taken = any(text in output for text in self.PORT_TAKEN)
                 self.kill()
                 if not is_taken or self._are_ports_known or attempt == START_ATTEMPTS:
                     raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -61,3 +63,13 @@ def test_free_ports_are_free_and_never_given_twice() -> None:
     ports = [free_port() for _ in range(50)]
     assert len(set(ports)) == 50
     assert not any(map(accepts_connections, ports))
+
+
+def test_a_given_port_is_held_against_other_processes_but_not_against_its_server() -> None:
+    port = free_port()
+    asks = f"import cdcd.demo.stack.ports as p; p.random.randrange = lambda *_: {port}; p.free_port()"
+    for _ in range(2):  # also while the server is down
+        with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+            assert accepts_connections(port)
+        asked = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
+        assert "no free port found" in asked.stderr
