@@ -8,6 +8,7 @@ Invariant: the daemon's own loader checks the rendered configuration, with files
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,13 @@ def assert_selected(manifests: list[dict[str, Any]], workload: dict[str, Any]) -
             for port, one_workload in workloads.items()
         }
         assert selected == {port: port == endpoint["port"] for port in workloads}
+    names = {each["metadata"]["name"] for each in manifests if each["kind"] == "PodMonitor"}
+    for rule in (each for each in manifests if each["kind"] == "PrometheusRule"):
+        job = f'job="{rule["metadata"]["namespace"]}/{rule["metadata"]["name"]}"'
+        assert rule["metadata"]["name"] in names, "the operator names the job after the PodMonitor"
+        for alert in (each for group in rule["spec"]["groups"] for each in group["rules"]):
+            selectors = re.findall(rf"\b(?:cdcd_|process_)[a-z_]+(.{{,{len(job) + 1}}})", alert["expr"])
+            assert {f"{{{job}"} == set(selectors), alert["expr"]
 
 
 def assert_mirror(manifests: list[dict[str, Any]], config: Config) -> None:

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "cdcd"
 DASHBOARD = CHART / "dashboards" / "cdcd.json"
 RULE = CHART / "templates" / "prometheusrule.yaml"
+DAEMON_RULES = CHART / "alerts" / "daemon.yaml"
+MONITORING = ROOT / "docs" / "monitoring.md"
 
 
-@pytest.mark.parametrize(
-    "path", [DASHBOARD, RULE, ROOT / "docs" / "monitoring.md"], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [DASHBOARD, RULE, DAEMON_RULES, MONITORING], ids=lambda path: path.name)
 def test_each_metric_exists(path: Path) -> None:
     assert len(used_metrics(path.read_text())) >= 3
     assert unknown_metrics(path.read_text()) == set()
@@ -47,8 +47,9 @@ def test_the_dashboard_is_one_of_daemon_and_mirror() -> None:
     assert {"cdcd_replication_lag_seconds", "cdcd_mirror_lag_seconds"} <= used_metrics(" ".join(queries))
 
 
-def test_there_are_four_alerts_with_what_to_do() -> None:
-    text = re.sub(r"\{\{-? \$job -?\}\}", 'job="j"', RULE.read_text())
+def test_there_are_four_alerts_about_the_mirror_with_what_to_do() -> None:
+    of_the_mirror = RULE.read_text().partition("---\n")[2]
+    text = re.sub(r"\{\{-? \$job -?\}\}", 'job="j"', of_the_mirror)
     text = re.sub(r"\{\{.*?\}\}", "0", re.sub(r"^\s*\{\{-.*\}\}$", "", text, flags=re.M))
     (group,) = yaml.safe_load(text)["spec"]["groups"]
     assert [rule["alert"] for rule in group["rules"]] == [
@@ -57,6 +58,28 @@ def test_there_are_four_alerts_with_what_to_do() -> None:
         "CdcdMirrorKilled",
         "CdcdMirrorTableParked",
     ]
-    for rule in group["rules"]:
+    assert_complete(group["rules"])
+
+
+def assert_complete(rules: list[dict[str, Any]]) -> None:
+    for rule in rules:
         assert rule["annotations"].keys() == {"summary", "description"}
         assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+def test_the_alerts_about_the_daemon_are_those_of_the_documents() -> None:
+    (group,) = yaml.safe_load(DAEMON_RULES.read_text())["groups"]
+    assert_complete(group["rules"])
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"])
+    table = (
+        MONITORING.read_text()
+        .partition("| alert | expression | for |\n|---|---|---|\n")[2]
+        .partition("\n\n")[0]
+    )
+    documented = [
+        (expression, row[3].strip())
+        for row in (re.split(r"(?<!\\)\|", line) for line in table.splitlines())
+        for expression in re.findall(r"`([^`]*)`", row[2])
+        if re.search(r"[<>=]| unless ", expression)
+    ]
+    assert [(rule["expr"], rule["for"]) for rule in group["rules"]] == documented
