@@ -189,7 +189,11 @@ class ServerMonitor:
             self._drop_connection()
             reading, end, verdict = await self._assess()
         if self._guard.report(verdict, reading, end.lsn):
-            await in_thread(self._guard.drop_slot, self._connection)
+            try:
+                await in_thread(self._guard.drop_slot, self._connection)
+            except CdcdError as error:
+                self._guard.not_dropped(error)
+                raise
             self._guard.dropped()
 
     async def _assess(self) -> tuple[SlotReading | None, WalEnd, GuardVerdict | None]:

@@ -46,6 +46,7 @@ class WalGuard:
         self._status = status
         self._fail_session = fail_session
         self._level = Level.OK
+        self._not_dropped = ""
 
     @property
     def drops_slot(self) -> bool:
@@ -115,8 +116,15 @@ class WalGuard:
             "checkpoint; the halt's reason has the commands that resolve the halt",
         )
 
+    def not_dropped(self, error: CdcdError) -> None:
+        """Log, once for each reason, that the slot could not be dropped; the next turn tries again."""
+        if error.message != self._not_dropped:
+            self._not_dropped = error.message
+            _LOG.error("slot_not_dropped", slot=self._settings.slot, reason=error.message, hint=error.advice)
+
     def dropped(self) -> None:
         """Note that the slot was dropped: the next session may begin."""
+        self._not_dropped = ""
         self.report(None, None, INVALID_LSN)
 
     def _say(self, verdict: GuardVerdict) -> None:

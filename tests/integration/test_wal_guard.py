@@ -113,6 +113,37 @@ def test_a_slot_that_streams_is_released_before_it_is_given_up(
         assert daemon.stop() == 0
 
 
+def test_a_slot_that_cannot_be_dropped_is_an_error_in_the_log(
+    server: PostgresServer, new_daemon: NewDaemon
+) -> None:
+    """The role loses its right while it streams: the server's disk is in danger, and nobody would know why."""
+    server.create_database("revoked")
+    run(server, "revoked", "CREATE TABLE t (id int PRIMARY KEY)")
+    run(server, "revoked", "CREATE ROLE revoked LOGIN REPLICATION")
+    run(server, "revoked", "GRANT SELECT ON t TO revoked")
+    run(server, "revoked", "CREATE PUBLICATION revoked FOR TABLE t")
+    with new_daemon(server, "revoked", source=guard(drop_slot="96MiB")) as daemon:
+        daemon.config["source"] |= {
+            "dsn": server.dsn("revoked", user="revoked"),
+            "publication": {"names": ["revoked"]},
+        }
+        daemon.entry = QUICK
+        daemon.start().wait_state("streaming")
+        prepare(server.dsn("revoked"), "revoked", "INSERT INTO t VALUES (1)")
+        run(server, "revoked", "ALTER ROLE revoked NOREPLICATION")
+        try:
+            burn(server, 110 * MIB)
+            daemon.wait_state("halted")
+            eventually(lambda: daemon.events("slot_not_dropped"), "the refusal is logged")
+            assert "permission denied" in daemon.events("slot_not_dropped")[0]["reason"]
+            assert has_slot(server, daemon)
+            run(server, "revoked", "ALTER ROLE revoked REPLICATION")
+            eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
+        finally:
+            server.execute("ROLLBACK PREPARED 'revoked'", dbname="revoked")
+        assert len(daemon.events("slot_not_dropped")) == 1
+
+
 def test_the_guard_does_not_depend_on_the_other_queries_of_the_monitor(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
