@@ -13,7 +13,7 @@ import asyncio
 import heapq
 import itertools
 
-from cdcd.lsn import INVALID_LSN, Lsn
+from cdcd.lsn import INVALID_LSN, Lsn, end_of_commits
 
 __all__ = ["DurableWaits"]
 
@@ -67,6 +67,7 @@ class DurableWaits:
 
     def waiter(self, lsn: Lsn) -> asyncio.Future[Lsn]:
         """Return a future of the durable LSN, done when all commits below `lsn` are durable. Cancel it to give up."""
+        lsn = end_of_commits(lsn)
         waiter: asyncio.Future[Lsn] = asyncio.get_running_loop().create_future()
         if self.lsn != INVALID_LSN and lsn <= self.lsn:
             waiter.set_result(self.lsn)

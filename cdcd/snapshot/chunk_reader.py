@@ -27,7 +27,7 @@ from cdcd.errors import (
     SourceUnavailable,
 )
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
-from cdcd.lsn import Lsn, parse_lsn
+from cdcd.lsn import Lsn, end_of_commits, parse_lsn
 from cdcd.model import FLUSH_PREFIX, KeyValues, Relation, RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.chunk_sql import KEY_COLUMNS, rows_after, rows_of_blocks, rows_of_keys
@@ -40,7 +40,7 @@ from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_f
 from cdcd.snapshot.running_xids import RUNNING
 from cdcd.snapshot.table_copy import Chunk, KeysChunk
 from cdcd.snapshot.units import Blocks, CopiedTable
-from cdcd.snapshot.visibility import Snapshot, end_of_commits, snapshot_function
+from cdcd.snapshot.visibility import Snapshot, snapshot_function
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
 from cdcd.source.locks import is_lock_timeout, lock_holders

@@ -31,10 +31,9 @@ from cdcd.errors import (
     StandbyUnavailable,
     StandbyUnusable,
 )
-from cdcd.lsn import Lsn, format_lsn, parse_lsn
+from cdcd.lsn import Lsn, end_of_commits, format_lsn, parse_lsn
 from cdcd.model import FLUSH_PREFIX
 from cdcd.snapshot.chunk_reader import FLUSH_WAL
-from cdcd.snapshot.visibility import end_of_commits
 from cdcd.source.blockers import open_transactions
 from cdcd.source.connection import STARTED, connect_replication, connect_sql, fetch, translate
 from cdcd.source.identity import ServerIdentity, check_same_server

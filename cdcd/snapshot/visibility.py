@@ -1,7 +1,7 @@
 """Decide which of the stream's transactions a snapshot of the server sees.
 
 In: the text of `pg_current_snapshot()` (PostgreSQL 12: `txid_current_snapshot()`), xids as the stream has them.
-Out: whether the snapshot sees a transaction; the LSN that the stream has to reach before a chunk is emitted.
+Out: whether the snapshot sees a transaction.
 Invariant: the order in which transactions become visible is not the order of their commit records (F36). An xid
 answers which changes a chunk has; an LSN does not.
 Must not: do I/O.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cdcd.errors import ProtocolError
-from cdcd.lsn import Lsn
 
 _NAMED_SINCE = 130_000
 _TEXT = re.compile(r"([0-9]{1,20}):([0-9]{1,20}):([0-9,]*)", re.ASCII)
@@ -25,9 +24,6 @@ _FIRST_NORMAL_XID = 3
 _XIDS = 1 << 32
 _HALF = 1 << 31
 _MAX_FULL_XID = 1 << 63
-
-_LONG_PAGE_HEADER = 40
-_SHORT_PAGE_HEADER = 24
 
 
 def snapshot_function(server_version: int) -> str:
@@ -97,16 +93,3 @@ class Snapshot:
 def is_later_xid(xid: int, other: int) -> bool:
     """Return whether an xid of 32 bits was assigned after another, as PostgreSQL compares them."""
     return 0 < (xid - other) % _XIDS < _HALF
-
-
-def end_of_commits(insert_lsn: Lsn, *, block_bytes: int, segment_bytes: int) -> Lsn:
-    """Return the LSN up to which a stream has to be received, so that it has all commits before `insert_lsn`.
-
-    At the start of a page `pg_current_wal_insert_lsn()` points after the page header, which is not written yet. The
-    stream's LSNs are ends of records: on an idle server they stay at the start of the page, below the insert LSN.
-    """
-    if insert_lsn % segment_bytes == _LONG_PAGE_HEADER:
-        return insert_lsn - _LONG_PAGE_HEADER
-    if insert_lsn % block_bytes == _SHORT_PAGE_HEADER:
-        return insert_lsn - _SHORT_PAGE_HEADER
-    return insert_lsn

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.lsn import parse_lsn
+from cdcd.lsn import end_of_commits, parse_lsn
 from cdcd.model import Record, TableCopyState
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Begin, Commit, Delete, Insert, Update
@@ -31,7 +31,7 @@ from cdcd.snapshot.table_copy import (
     TableCopy,
     chunk_position,
 )
-from cdcd.snapshot.visibility import Snapshot, end_of_commits
+from cdcd.snapshot.visibility import Snapshot
 from cdcd.source.connection import connect_sql
 from tests.simulator.incremental_server import Change, Row
 from tests.simulator.incremental_server import Commit as Committed

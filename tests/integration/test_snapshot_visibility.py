@@ -11,10 +11,10 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.lsn import format_lsn, parse_lsn
+from cdcd.lsn import end_of_commits, format_lsn, parse_lsn
 from cdcd.snapshot.changed_keys import ChangedKeys
 from cdcd.snapshot.running_xids import RUNNING, RunningTransactions
-from cdcd.snapshot.visibility import Snapshot, end_of_commits
+from cdcd.snapshot.visibility import Snapshot
 from cdcd.source.connection import connect_sql
 from tests.support.late_commits import END_WAITS, WAITING, let_commits_wait
 from tests.support.nightly import nightly

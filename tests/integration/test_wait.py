@@ -23,6 +23,7 @@ from cdcd.lsn import parse_lsn
 from tests.bench.latency import id_of_key
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
 
 WAITERS = 1_000
@@ -272,3 +273,22 @@ def test_ten_thousand_answers_are_never_early(
 def _is_durable(daemon: Daemon, lsn: str) -> bool:
     """Return whether the answer is that the LSN is durable; a daemon that restarts does not answer."""
     return daemon.get(f"/wait?lsn={lsn}&timeout_ms=30000", within_s=60)[0] == 200
+
+
+def test_an_lsn_behind_the_header_of_a_page_that_is_not_written_yet_is_reached(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """On an idle server the stream stays at the start of the page, and the insert position is behind its header."""
+    with pg_server.fresh(18) as server:
+        server.create_database("idle")
+        server.execute("CREATE TABLE notes (id int PRIMARY KEY)", dbname="idle")
+        with new_daemon(server, "idle") as daemon:
+            daemon.start().wait_state("streaming")
+            for _ in range(5):  # the server may write WAL of its own in between
+                server.execute("SELECT pg_switch_wal()", dbname="idle")
+                lsn = str(server.execute("SELECT pg_current_wal_insert_lsn()::text", dbname="idle")[0][0])
+                code, body = asked(daemon, lsn)
+                assert code == 200
+                if parse_lsn(body["durable_lsn"]) < parse_lsn(lsn):
+                    return
+    pytest.fail("the stream was never between the end of the last record and the insert position")

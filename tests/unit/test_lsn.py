@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.lsn import MAX_LSN, format_lsn, parse_lsn
+from cdcd.lsn import MAX_LSN, end_of_commits, format_lsn, parse_lsn
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,23 @@ def test_every_lsn_survives_the_way_through_text(lsn: int) -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_lsn(text)
+
+
+@pytest.mark.parametrize(
+    ("insert_lsn", "expected"),
+    [
+        (0x3000028, 0x3000000),  # the first page of a segment has a long header
+        (0x3002018, 0x3002000),
+        (0x3002028, 0x3002028),  # 40 bytes, but not in the first page
+        (0x3000018, 0x3000000),
+        (0x3000050, 0x3000050),
+        (0x3002000, 0x3002000),
+    ],
+)
+def test_a_page_header_before_the_insert_position_is_no_record(insert_lsn: int, expected: int) -> None:
+    assert end_of_commits(insert_lsn, block_bytes=8192, segment_bytes=16 << 20) == expected
+
+
+@pytest.mark.parametrize("insert_lsn", [0x3000028, 0x3002018, 0x3000018, 0x3000050, 0x3002000])
+def test_for_the_usual_blocks_the_size_of_a_segment_does_not_matter(insert_lsn: int) -> None:
+    assert end_of_commits(insert_lsn) == end_of_commits(insert_lsn, block_bytes=8192, segment_bytes=16 << 20)

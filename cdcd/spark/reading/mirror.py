@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError, TablesParked
-from cdcd.lsn import format_lsn, parse_lsn
+from cdcd.lsn import end_of_commits, format_lsn, parse_lsn
 from cdcd.spark.reading.table_frame import table_frame
 from cdcd.spark.storage.uri import Storage, Target, open_storage
 from cdcd.spark.tables.table_files import count_rows, read_table
@@ -226,7 +226,8 @@ def wait(
     needs both.
     """
     storage = open_storage(target, target_options)
-    wanted = Wanted(parse_lsn(lsn) if isinstance(lsn, str) else lsn, timeline, slot, system_identifier)
+    lsn = parse_lsn(lsn) if isinstance(lsn, str) else lsn
+    wanted = Wanted(end_of_commits(lsn), timeline, slot, system_identifier)
     deadline_s = time.monotonic() + timeout_s
     version = read_latest(storage)
     while version is None or (why := missing(version, wanted)):
@@ -234,7 +235,7 @@ def wait(
             raise MirrorBehind(
                 "the mirror has not reached the LSN in time",
                 target=storage.uri,
-                lsn=format_lsn(wanted.lsn),
+                lsn=format_lsn(lsn),
                 **({"reached": format_lsn(0)} if version is None else why),
             )
         time.sleep(LOOK_AGAIN_S)

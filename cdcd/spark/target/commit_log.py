@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from cdcd.errors import SparkReadError
-from cdcd.lsn import format_lsn
+from cdcd.lsn import end_of_commits, format_lsn
 from cdcd.spark.storage.uri import Storage, StoredFile, Target, open_storage
 from cdcd.spark.target.reached import held_in, reached_lsn
 from cdcd.spark.target.versions import TargetVersion, is_complete_record, version_after
@@ -123,7 +123,7 @@ def find_version(target: Target, *, lsn: int | None = None, time_us: int | None 
     if latest is None:
         raise SparkReadError("there is no mirror", target=storage.uri)
     if lsn is not None:
-        return _first_with(storage, latest, lsn)
+        return _first_with(storage, latest, end_of_commits(lsn))
     assert time_us is not None
     return _last_until(storage, latest, time_us)
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from cdcd.errors import ProtocolError
-from cdcd.snapshot.visibility import Snapshot, end_of_commits, is_later_xid
+from cdcd.snapshot.visibility import Snapshot, is_later_xid
 
 EPOCH = 1 << 32
 
@@ -92,18 +92,3 @@ def test_the_order_of_xids_is_that_of_postgresql() -> None:
     assert not is_later_xid(EPOCH - 1, 4)
     assert not is_later_xid(7, 7)
     assert is_later_xid(8, 7)
-
-
-@pytest.mark.parametrize(
-    ("insert_lsn", "expected"),
-    [
-        (0x3000028, 0x3000000),  # the first page of a segment has a long header
-        (0x3002018, 0x3002000),
-        (0x3002028, 0x3002028),  # 40 bytes, but not in the first page
-        (0x3000018, 0x3000000),
-        (0x3000050, 0x3000050),
-        (0x3002000, 0x3002000),
-    ],
-)
-def test_a_page_header_before_the_insert_position_is_no_record(insert_lsn: int, expected: int) -> None:
-    assert end_of_commits(insert_lsn, block_bytes=8192, segment_bytes=16 << 20) == expected
