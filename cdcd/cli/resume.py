@@ -24,7 +24,7 @@ from cdcd.cli.slot_creation import create_slot_reporting_waits
 from cdcd.cli.start_inspection import ask, peek_progress, refuse_unready
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch
-from cdcd.lsn import Lsn, format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
@@ -232,10 +232,15 @@ def _opened(
             ()
         )  # opening fences the producer that has our transactional id
         with known_by_all_brokers(config.progress_topic):  # the checks have read it
-            stored = sink.open()
+            stored = sink.open(lambda: _confirmed_lsn(config))
         if stored is None:
             raise _nothing_written(config)
         yield sink, stored
+
+
+def _confirmed_lsn(config: Config) -> Lsn:
+    slot, _ = look(config)
+    return INVALID_LSN if slot is None else slot.confirmed_flush_lsn or INVALID_LSN
 
 
 def _halted(

@@ -30,7 +30,7 @@ from cdcd.sink.hidden_commit import hidden_progress
 from cdcd.sink.limits import Limits
 from cdcd.sink.produce_batch import by_partition, ends_of_each, produce_batch
 from cdcd.sink.progress import dump, first_offsets_headers, key_of, key_of_joining
-from cdcd.sink.reader import Last, read_last
+from cdcd.sink.reader import Last, overtaken_by, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
 from cdcd.sink.too_large import larger_than_producer, never_fits
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
@@ -68,13 +68,15 @@ class KafkaSink:
         """Create the producer, fence older ones, and return the slot's last durable progress (F64, F69, F76).
 
         `confirmed_lsn` returns the LSN that the slot is confirmed up to. It is called if the progress topic cannot be
-        read to its end: the LSN may prove that the hidden transaction was committed (F86).
+        read to its end: the LSN may prove that the hidden transaction was committed (F86). And if the last record was
+        written without transactions: the LSN may prove that the record is late (F77).
         Raises SinkUnavailable after the operation timeout, SinkAuthorization, TopicMissing,
         ProgressUnreadable, SinkError for properties that librdkafka refuses.
         """
         try:
             self.initialise_only()
-            last = self._fence_predecessor(self._read_last(confirmed_lsn))
+            last = self._without_late(self._read_last(confirmed_lsn), confirmed_lsn)
+            last = self._fence_predecessor(last)
             self.progress_offset = -1 if last is None else last.offset
             return None if last is None else last.progress
         except CdcdError:
@@ -111,6 +113,27 @@ class KafkaSink:
             hint="readers see the hidden rows of a topic as soon as its next row is committed",
         )
         return read_last(self._settings)
+
+    def _without_late(self, last: Last | None, confirmed_lsn: Callable[[], Lsn]) -> Last | None:
+        """Return the last record; if it is late, the one that it has overtaken, which is then written again."""
+        found = overtaken_by(self._settings, last, confirmed_lsn)
+        if found is None or last is None or found.progress is None:
+            return last
+        other = found.progress.transactional_id
+        if self._settings.is_exactly_once and other not in ("", self._settings.transactional_id):
+            self._fence(other)
+        self.begin()
+        progress = self.commit(found.progress)
+        if self.renewal_reason:
+            self.renew_epoch()
+        _LOG.warning(
+            "late_progress",
+            reason="a request of an earlier session wrote its progress record after later ones. The slot proves that "
+            "the later ones are durable, so cdcd wrote the last of them again",
+            late_offset=last.offset,
+            end_lsn=format_lsn(progress.end_lsn),
+        )
+        return Last(self.progress_offset, dump(progress))
 
     def _fence_predecessor(self, last: Last | None) -> Last | None:
         """Fence the producer that wrote last, if under another id (F69); return the last record after that.

@@ -2,25 +2,32 @@
 
 In: the sink's settings, after init_transactions has fenced older writers.  Out: the slot's Progress or None.
 `peek` reads without fencing (F79), and says whether a later record may still be committed.
+A record that the request of an ended session has written late is not the last one, if the slot proves it (F77).
 Invariant: `read_last` returns only when every record below the end of the log, as of the fencing, is decided and
 read. It waits for the end of another slot's open transaction in the same topic, because our record may follow it.
 The topic is compacted late and has one record per group, so it is read backwards from its end in growing windows.
+Other slots may have written any number of records since: the read fails where it does not get on, not after a time.
 Must not: join a consumer group, commit offsets, return None because of an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import ProgressUnreadable, SinkUnavailable
+from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import is_about_group, making_client, translate
+from cdcd.sink.late_progress import Overtaken, may_be_late
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
@@ -31,6 +38,7 @@ __all__ = [
     "bounds",
     "last_in",
     "next_messages",
+    "overtaken_by",
     "peek",
     "position_of",
     "read_last",
@@ -38,8 +46,14 @@ __all__ = [
 ]
 
 _FIRST_WINDOW = 1_000
-_WINDOW_GROWTH = 20
+_WINDOW_GROWTH = 4
+_LATE_WITHIN = 20_000
+"""How many records before a late one may be those of later positions: a slot is confirmed seconds after a commit."""
 _PARTITION = 0
+_SILENT_HINT = (
+    "the broker sends no more records of the topic: look for errors in its log, and for quotas of consumers; cdcd "
+    "tries again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +70,9 @@ class Last:
 
 
 def read_last(settings: SinkSettings) -> Last | None:
-    """Return the slot's last committed progress record, None without one. Blocks up to the operation timeout.
+    """Return the slot's last committed progress record, None without one. Blocks while the broker sends records.
 
-    Raises SinkUnavailable at the deadline, TopicMissing, SinkAuthorization.
+    Raises SinkUnavailable if none arrives for the operation timeout, TopicMissing, SinkAuthorization.
     """
     low, end = bounds(settings, settings.progress_topic)
     consumer = _consumer(settings)
@@ -68,14 +82,48 @@ def read_last(settings: SinkSettings) -> Last | None:
         consumer.close()
 
 
+def overtaken_by(settings: SinkSettings, last: Last | None, confirmed_lsn: Callable[[], Lsn]) -> Last | None:
+    """Return the record that is the position instead of the last one, because that one is late; None if it is not.
+
+    `confirmed_lsn` returns the LSN that the slot is confirmed up to. Raises SinkUnavailable, SinkAuthorization,
+    ProgressUnreadable.
+    """
+    late = None if last is None else last.progress
+    if last is None or late is None or late.transactional_id:
+        return None
+    proof_lsn = confirmed_lsn()
+    if not may_be_late(late, proof_lsn):
+        return None
+    low, _ = bounds(settings, settings.progress_topic)
+    overtaken = Overtaken[Last](late, proof_lsn)
+    lower = max(low, last.offset - _LATE_WITHIN)
+
+    def take(record: Last) -> None:
+        progress = None
+        with contextlib.suppress(ProgressUnreadable):
+            progress = record.progress
+        overtaken.take(progress, record)
+
+    patience = _patience(settings.operation_timeout_s)
+    consumer = _consumer(settings)
+    try:
+        _read(consumer, settings, lower, last.offset, patience, key_of(settings.slot), take)
+    finally:
+        consumer.close()
+    return overtaken.found
+
+
 def peek(
-    settings: SinkSettings, timeout_s: float, admin: Admin | None = None
+    settings: SinkSettings,
+    timeout_s: float,
+    admin: Admin | None = None,
+    confirmed_lsn: Lsn = INVALID_LSN,
 ) -> tuple[Progress | None, bool]:
     """Return the slot's last committed progress, and whether it is final: no later one can be committed.
 
     No writer was fenced. An open transaction, as a running or a killed daemon leaves one, is waited for up to
-    `timeout_s`; after that only the records before it count. Raises TopicMissing, SinkAuthorization,
-    ProgressUnreadable, SinkUnavailable.
+    `timeout_s`; after that only the records before it count. `confirmed_lsn`: what the slot is confirmed up to, if
+    known. Raises TopicMissing, SinkAuthorization, ProgressUnreadable, SinkUnavailable.
     """
     low, end = bounds(settings, settings.progress_topic, admin=admin)
     consumer = _consumer(settings)
@@ -84,25 +132,32 @@ def peek(
             last, is_final = _last_below(consumer, settings, low, end, timeout_s), True
         except SinkUnavailable as error:
             upper = error.context.get("reached")
-            if not isinstance(upper, int):
+            if not isinstance(upper, int) or error.context.get("end") != end:
                 raise
             last, is_final = _last_below(consumer, settings, low, upper, settings.operation_timeout_s), False
     finally:
         consumer.close()
+    last = overtaken_by(settings, last, lambda: confirmed_lsn) or last
     return (None if last is None else last.progress), is_final
 
 
 def _last_below(
     consumer: Consumer, settings: SinkSettings, low: int, end: int, timeout_s: float
 ) -> Last | None:
-    deadline = time.monotonic() + timeout_s
-    window, upper = _FIRST_WINDOW, end
+    """Return the slot's last record below `end`. `timeout_s`: how long to wait in the newest window, see `peek`."""
+    found: deque[Last] = deque(maxlen=1)
+    key, window, upper = key_of(settings.slot), _FIRST_WINDOW, end
     while True:
         lower = max(low, upper - window)
-        last = last_in(consumer, settings, lower, upper, deadline, key_of(settings.slot))
-        if last is not None or lower == low:
-            return last
-        upper, window = lower, window * _WINDOW_GROWTH
+        try:
+            _read(consumer, settings, lower, upper, _patience(timeout_s), key, found.append)
+        except SinkUnavailable as error:
+            if upper != end:  # below the end of the log as far as it is committed
+                error.advice = _SILENT_HINT
+            raise
+        if found or lower == low:
+            return found[0] if found else None
+        upper, window, timeout_s = lower, window * _WINDOW_GROWTH, settings.operation_timeout_s
 
 
 def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
@@ -167,6 +222,26 @@ def _consumer(settings: SinkSettings) -> Consumer:
         return Consumer(READS_TO_END | reader_properties(settings), logger=CLIENT_LOG)
 
 
+def _patience(silence_s: float) -> _Patience:
+    return _Patience(time.monotonic() + silence_s, silence_s)
+
+
+class _Patience:
+    """How long a read may wait: until a time, and with `silence_s` for so long after each record that it got."""
+
+    def __init__(self, deadline: float, silence_s: float = 0.0) -> None:
+        self._deadline = deadline
+        self._silence_s = silence_s
+
+    @property
+    def left_s(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def renew(self) -> None:
+        if self._silence_s:
+            self._deadline = time.monotonic() + self._silence_s
+
+
 def last_in(
     consumer: Consumer,
     settings: SinkSettings,
@@ -182,30 +257,54 @@ def last_in(
     Raises SinkUnavailable at the deadline, with the offset that was reached.
     `is_decided`: the caller knows that all of them are committed, so a log that ends earlier does not have them.
     """
-    last, reached = None, lower
+    found: deque[Last] = deque(maxlen=1)
+    patience = _Patience(deadline)
+    _read(consumer, settings, lower, upper, patience, key, found.append, is_decided=is_decided)
+    return found[0] if found else None
+
+
+def _read(
+    consumer: Consumer,
+    settings: SinkSettings,
+    lower: int,
+    upper: int,
+    patience: _Patience,
+    key: bytes,
+    take: Callable[[Last], None],
+    *,
+    is_decided: bool = False,
+) -> None:
+    """Pass each record under this key in [lower, upper) to `take`. See `last_in`."""
+    reached = lower
     consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
     while reached < upper:
-        remaining_s = deadline - time.monotonic()
+        remaining_s = patience.left_s
         if remaining_s <= 0:
-            raise SinkUnavailable(
-                "the progress topic could not be read to its end in time",
-                hint="an open transaction, or a committed one whose marker a killed broker did not write, may "
-                "block the topic (docs/kafka.md; kafka-transactions find-hanging); cdcd tries again",
-                topic=settings.progress_topic,
-                reached=reached,
-                end=upper,
-            )
+            raise _not_read(settings.progress_topic, reached, upper)
+        before = reached
         for message in next_messages(consumer, min(remaining_s, 1.0)):
             position = position_of(message, settings.progress_topic)
             if position is None:
                 continue
             reached = max(reached, position)
             if is_decided and message.error() is not None:  # the end
-                return last
+                return
             # A consumer at an offset that does not exist gets the log from its start.
             if message.error() is None and lower < position <= upper and message.key() == key:
-                last = Last(position - 1, message.value())
-    return last
+                take(Last(position - 1, message.value()))
+        if reached > before:
+            patience.renew()
+
+
+def _not_read(topic: str, reached: int, end: int) -> SinkUnavailable:
+    return SinkUnavailable(
+        "the progress topic could not be read to its end in time",
+        hint="an open transaction, or a committed one whose marker a killed broker did not write, may "
+        "block the topic (docs/kafka.md; kafka-transactions find-hanging); cdcd tries again",
+        topic=topic,
+        reached=reached,
+        end=end,
+    )
 
 
 def next_messages(consumer: Consumer, timeout_s: float) -> list[Message]:

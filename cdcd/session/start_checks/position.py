@@ -29,7 +29,7 @@ from cdcd.errors import (
     TopicMissing,
 )
 from cdcd.findings import Finding
-from cdcd.lsn import format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Progress
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.new_snapshot import Decision, decide
@@ -74,7 +74,7 @@ def position(known: StartContext) -> Finding:
     connection = known.sql()
     expected = known.server
     known.slot = slot = read_slot(connection, known.source.slot)
-    known.stored, is_final = _peeked(known)
+    known.stored, is_final = _peeked(known, INVALID_LSN if slot is None else slot.confirmed_flush_lsn)
     if expected is not None:
         check_same_server(connection, expected)
     known.server = identify(connection)
@@ -127,9 +127,12 @@ def slot_held(slot: str, pid: int | None) -> SlotActive:
     )
 
 
-def peek_listed(settings: SinkSettings, topics: Topics) -> tuple[Progress | None, bool]:
+def peek_listed(
+    settings: SinkSettings, topics: Topics, confirmed_lsn: Lsn | None = None
+) -> tuple[Progress | None, bool]:
     """Return the stored position, None if the cluster has no progress topic, and whether it is final.
 
+    `confirmed_lsn`: what the slot is confirmed up to, None if it is not known.
     The cluster is asked again: a daemon at its first start may have created the topic since. A broker
     that has just come back may not know a topic that others know: that is not a first start, but would look like one.
     Raises Sink errors.
@@ -138,7 +141,7 @@ def peek_listed(settings: SinkSettings, topics: Topics) -> tuple[Progress | None
     if not topics.exists(topic):
         return None, True
     with known_by_all_brokers(topic):
-        return peek(settings, PEEK_TIMEOUT_S)
+        return peek(settings, PEEK_TIMEOUT_S, confirmed_lsn=confirmed_lsn or INVALID_LSN)
 
 
 @contextlib.contextmanager
@@ -153,10 +156,10 @@ def known_by_all_brokers(topic: str) -> Iterator[None]:
         ) from error
 
 
-def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
+def _peeked(known: StartContext, confirmed_lsn: Lsn | None) -> tuple[Progress | None, bool]:
     assert known.sink is not None
     assert known.topics is not None
-    return peek_listed(known.sink, known.topics)
+    return peek_listed(known.sink, known.topics, confirmed_lsn)
 
 
 def _undecided(what: str, level: Any) -> Finding:

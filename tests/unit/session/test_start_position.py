@@ -24,19 +24,19 @@ def known(*listings: list[str]) -> Any:
 def test_a_topic_that_one_broker_does_not_know_yet_is_no_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position, "peek", missing)
     with pytest.raises(SinkUnavailable, match="does not know it yet"):
-        position._peeked(known([TOPIC]))
+        position._peeked(known([TOPIC]), None)
 
 
 def test_a_topic_that_was_created_since_the_first_reading_is_found_by_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(position, "peek", lambda _sink, _timeout_s: ("stored", True))
+    monkeypatch.setattr(position, "peek", lambda _sink, _timeout_s, **_known: ("stored", True))
     context = known([], [TOPIC])
-    assert position._peeked(context) == (None, True)
-    assert position._peeked(context) == ("stored", True)
+    assert position._peeked(context, None) == (None, True)
+    assert position._peeked(context, None) == ("stored", True)
 
 
-def missing(_sink: Any, _timeout_s: float) -> Any:
+def missing(_sink: Any, _timeout_s: float, **_known: Any) -> Any:
     raise TopicMissing("looking up the end of a topic", topic=TOPIC)
 
 
