@@ -1,12 +1,14 @@
 """Decide who has ended the producer: another cdcd, or the broker because a Kafka transaction took too long (F69).
 
-In: the age of the open Kafka transaction, the holder of the slot, the last progress record.
+In: the greatest age of a Kafka transaction of the producer, the holder of the slot, the last progress record.
 Out: SinkFenced, which ends the process, or TransactionExpired, after which a new session begins; and whether a
 session may still fence others.
 Invariant: librdkafka reports both as _FENCED: the coordinator bumps the producer's epoch when a transaction expires,
 and when another producer initialises the same id. No transaction expires before its timeout, so the producer of a
-younger one was certainly taken over. If both are possible, the slot and the progress topic show whether another
-daemon runs: the slot is the lock, and a session checks the slot before it fences anyone.
+younger one was certainly taken over. A transaction may be open at the coordinator that the producer has not begun: a
+late AddPartitionsToTxn opens it (F77). So the age is the time since none was open. If both are possible, the slot and
+the progress topic show whether another daemon runs: the slot is the lock, and a session checks the slot before it
+fences anyone.
 Must not: write, or fence anyone itself.
 """
 
@@ -37,8 +39,8 @@ _UNKNOWN_HINT = (
 class Evidence:
     """The facts that decide who has ended the producer. None: not known.
 
-    `age_s` is 0 if no Kafka transaction was open. `is_held`: another walsender holds the slot. `has_written`: another
-    producer has written a progress record.
+    `age_s`: how long ago certainly no Kafka transaction was open. `is_held`: another walsender holds the slot.
+    `has_written`: another producer has written a progress record.
     """
 
     age_s: float

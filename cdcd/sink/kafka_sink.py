@@ -53,7 +53,7 @@ class KafkaSink:
         self._own_topics = {settings.progress_topic}
         self._properties = producer_properties(settings)
         self._client: Client | None = None
-        self._begun_s: float | None = None
+        self._settled_s: float | None = None
         self._has_joined = False
         self.identities: TopicIdentities | None = None
         """The identities of the topics that have records; None: the progress record's `topics_at` is unchanged."""
@@ -88,7 +88,9 @@ class KafkaSink:
         self.close()
         self._client = Client(self._settings, self._properties, self._limits, self._own_topics)
         if self._settings.is_exactly_once:
+            asked_s = _now_s()
             self._client.initialise()
+            self._settled_s = asked_s
 
     def _read_last(self, confirmed_lsn: Callable[[], Lsn]) -> Last | None:
         try:
@@ -222,8 +224,12 @@ class KafkaSink:
 
     @property
     def age_s(self) -> float:
-        """Age of the open Kafka transaction in seconds, 0 without one; the time of a suspended machine counts."""
-        return 0.0 if self._begun_s is None else _now_s() - self._begun_s
+        """The greatest age in seconds that a Kafka transaction may have at the coordinator, 0 before the first one.
+
+        A late AddPartitionsToTxn opens one there without `begin` (F77), but none is older than the last request that
+        the coordinator answered when none was open. The time of a suspended machine counts.
+        """
+        return 0.0 if self._settled_s is None else _now_s() - self._settled_s
 
     # --- a group -----------------------------------------------------------------------------------------
 
@@ -231,7 +237,6 @@ class KafkaSink:
         """Begin a group. Raises a pending error of an earlier call."""
         self._opened().begin()
         self._has_joined = False
-        self._begun_s = _now_s()
 
     def by_partition(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records grouped by partition, in their order within each partition."""
@@ -318,17 +323,18 @@ class KafkaSink:
         self._produce_progress(client, progress, self._headers(client, progress))
         hit("progress_produced")
         if self._settings.is_exactly_once:
+            asked_s = _now_s()
             try:
                 client.commit()
             finally:
                 self._note_progress(client)
+            self._settled_s = asked_s
             if progress.offsets:
                 self._need_fewer_reports(client, progress)
         else:
             client.flush("flushing the progress record")
             self._note_progress(client)
         client.forget()
-        self._begun_s = None
         return progress
 
     def _need_fewer_reports(self, client: Client, progress: Progress) -> None:
@@ -342,7 +348,6 @@ class KafkaSink:
         """Abort the group; in exactly-once mode no record of it is visible. Raises when that is not certain."""
         client = self._opened()
         client.abort()
-        self._begun_s = None
         client.raise_pending()
 
     # --- inside ------------------------------------------------------------------------------------------

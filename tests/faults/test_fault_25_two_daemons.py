@@ -97,19 +97,23 @@ class Expired:
         )
 
 
-@pytest.fixture
-def expired(kafka: KafkaBroker, postgres: PostgresServer, database: str) -> Iterator[Expired]:
-    kafka.start()
+def new_source(postgres: PostgresServer, database: str) -> SourceSettings:
+    """Create a slot; return the settings to find it."""
     slot = new_name("slot").replace("-", "_")
     postgres.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot, dbname=database)
-    source = SourceSettings(
+    return SourceSettings(
         dsn=postgres.dsn(database),
         read_password=lambda: None,
         slot=slot,
         publications=("none",),
         application_name="cdcd-test",
     )
-    here = Expired(kafka, source)
+
+
+@pytest.fixture
+def expired(kafka: KafkaBroker, postgres: PostgresServer, database: str) -> Iterator[Expired]:
+    kafka.start()
+    here = Expired(kafka, new_source(postgres, database))
     yield here
     here.sink.close()
 

@@ -7,9 +7,11 @@ All kinds of brokers have this defect; cdcd renews the epoch whenever a request 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +23,10 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import SinkFenced, TransactionExpired
 from cdcd.sink.kafka_sink import KafkaSink
 from tests.faults.late import BEFORE_ANY, MOMENTS, Play, Unfenced
-from tests.faults.test_fault_25_two_daemons import both
+from tests.faults.test_fault_25_two_daemons import Ends, Expired, both, new_source
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.doors import KafkaDoors
@@ -120,6 +123,36 @@ def test_other_late_requests_do_no_harm(place: Place, request_: Request, moment:
     seen = place.play(KafkaSink).run(request_.api, moment)
     assert seen.wrong == []
     assert seen.answer, "the late request has arrived"
+
+
+@NEWEST
+def test_a_transaction_that_a_late_request_has_opened_expires_and_is_no_takeover(
+    place: Place, postgres: PostgresServer, database: str
+) -> None:
+    """F69, F77: nothing is open for the sink, and the next row comes when the broker has given the transaction up."""
+    expired = Expired(place.broker, new_source(postgres, database))
+    expired.sink.close()
+    (door,) = place.doors.late
+    with contextlib.closing(
+        KafkaSink(replace(expired.settings, bootstrap_servers=place.doors.bootstrap))
+    ) as sink:
+        sink.open()
+        door.keep(Api.ADD_PARTITIONS_TO_TXN)
+        expired.write(sink, b"1", 0x200)
+        late_request = door.withheld()
+        if sink.renewal_reason:  # a slow machine: the request would be refused
+            sink.renew_epoch()
+            door.keep(Api.ADD_PARTITIONS_TO_TXN)
+            expired.write(sink, b"2", 0x300)
+            late_request = door.withheld()
+        ends = Ends(expired.bootstrap, expired.topic)
+        written = ends.written
+        assert late_request.deliver()
+        eventually(lambda: ends.written > written, "the broker has aborted the transaction", pause_s=0.2)
+        with pytest.raises(SinkFenced) as caught:
+            expired.write(sink, b"3", 0x400)
+        expired.sink = sink
+        assert type(expired.error_of_fencing(caught.value)) is TransactionExpired
 
 
 @pytest.mark.long
