@@ -3,9 +3,9 @@
 In: the slot's last progress record; those before it, in the order of the log; the slot's confirmed LSN.
 Out: the record that is the position instead, or None.
 Invariant: the slot proves it. cdcd confirms an LSN only after Kafka has reported the progress record that ends there
-(F3). So if the slot is confirmed up to the end of an earlier record of the same source and slot, Kafka has all changes
-up to there, and the last record, which ends below, is late. A record of another source or slot, a gap, or a tombstone
-in between may have moved the position back on purpose: only the records after it count.
+(F3). So if the slot is confirmed up to the end of an earlier record of the same source and slot, Kafka has all of the
+changes before it, and the last record, which ends below, is late. A record of another source or slot, a gap, or a
+tombstone in between may have moved the position back on purpose: only the records after it count.
 Only a record that was written without transactions can be late: otherwise its producer is fenced.
 Must not: do I/O.
 """

@@ -35,6 +35,7 @@ from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = [
     "Last",
+    "Patience",
     "bounds",
     "last_in",
     "next_messages",
@@ -104,7 +105,7 @@ def overtaken_by(settings: SinkSettings, last: Last | None, confirmed_lsn: Calla
             progress = record.progress
         overtaken.take(progress, record)
 
-    patience = _patience(settings.operation_timeout_s)
+    patience = Patience.while_not_silent_for(settings.operation_timeout_s)
     consumer = _consumer(settings)
     try:
         _read(consumer, settings, lower, last.offset, patience, key_of(settings.slot), take)
@@ -150,7 +151,9 @@ def _last_below(
     while True:
         lower = max(low, upper - window)
         try:
-            _read(consumer, settings, lower, upper, _patience(timeout_s), key, found.append)
+            _read(
+                consumer, settings, lower, upper, Patience.while_not_silent_for(timeout_s), key, found.append
+            )
         except SinkUnavailable as error:
             if upper != end:  # below the end of the log as far as it is committed
                 error.advice = _SILENT_HINT
@@ -222,22 +225,25 @@ def _consumer(settings: SinkSettings) -> Consumer:
         return Consumer(READS_TO_END | reader_properties(settings), logger=CLIENT_LOG)
 
 
-def _patience(silence_s: float) -> _Patience:
-    return _Patience(time.monotonic() + silence_s, silence_s)
-
-
-class _Patience:
-    """How long a read may wait: until a time, and with `silence_s` for so long after each record that it got."""
+class Patience:
+    """How long a read may wait for the next record: until a time, or for so long after each one that arrived."""
 
     def __init__(self, deadline: float, silence_s: float = 0.0) -> None:
         self._deadline = deadline
         self._silence_s = silence_s
 
+    @classmethod
+    def while_not_silent_for(cls, silence_s: float) -> Patience:
+        """Return one for a read of any length, which ends where no record arrives for so long."""
+        return cls(time.monotonic() + silence_s, silence_s)
+
     @property
     def left_s(self) -> float:
+        """How long to wait for the next record; not above 0 at the end."""
         return self._deadline - time.monotonic()
 
     def renew(self) -> None:
+        """Note that the read has got on."""
         if self._silence_s:
             self._deadline = time.monotonic() + self._silence_s
 
@@ -258,7 +264,7 @@ def last_in(
     `is_decided`: the caller knows that all of them are committed, so a log that ends earlier does not have them.
     """
     found: deque[Last] = deque(maxlen=1)
-    patience = _Patience(deadline)
+    patience = Patience(deadline)
     _read(consumer, settings, lower, upper, patience, key, found.append, is_decided=is_decided)
     return found[0] if found else None
 
@@ -268,7 +274,7 @@ def _read(
     settings: SinkSettings,
     lower: int,
     upper: int,
-    patience: _Patience,
+    patience: Patience,
     key: bytes,
     take: Callable[[Last], None],
     *,

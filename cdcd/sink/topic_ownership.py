@@ -38,7 +38,7 @@ from cdcd.sink.owners import (
     topics_elsewhere,
 )
 from cdcd.sink.progress import key_of
-from cdcd.sink.reader import next_messages, position_of
+from cdcd.sink.reader import Patience, next_messages, position_of
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
@@ -49,7 +49,7 @@ _PARTITION = 0
 _WINDOW = 1_000
 _WINDOW_OF_OTHERS = 100
 """There may be hundreds of other names; an active slot's last progress is among the last few records."""
-_WINDOW_GROWTH = 20
+_WINDOW_GROWTH = 4
 _OF_OTHERS_WITHIN_S = 10.0
 _OTHERS_ASKED_EVERY_S = 60.0
 _TOPICS = b"/topics"
@@ -135,8 +135,8 @@ class TopicOwnership:
     def _claims_between(self, since: int, until: int) -> dict[str, frozenset[str]]:
         consumer = _consumer(self._settings, is_committed=False)
         try:
-            deadline = time.monotonic() + self._settings.operation_timeout_s
-            found = _read(consumer, {self._own.progress_topic: (since, until)}, deadline)
+            patience = _patience(self._settings)
+            found = _read(consumer, {self._own.progress_topic: (since, until)}, patience)
         finally:
             consumer.close()
         return {
@@ -199,7 +199,7 @@ def _add_topics(
         own = {topic: span for topic, span in spans.items() if topic == settings.progress_topic}
         read = _read_of_others(consumer, {topic: spans[topic] for topic in spans.keys() - own.keys()})
         if own:
-            read |= _read(consumer, own, time.monotonic() + settings.operation_timeout_s)
+            read |= _read(consumer, own, _patience(settings))
         for topic, (slot, _) in places.items():
             key = key_of_topics(slot)
             if (record := read.get(topic, {}).get(key)) is not None:
@@ -246,14 +246,13 @@ def _last_records(
     found = _read_of_others(consumer, others)
     if own not in spans:
         return found
-    deadline = time.monotonic() + settings.operation_timeout_s
     low, end = spans[own]
     size, lower = _WINDOW, max(low, end - _WINDOW)
-    records = _read(consumer, {own: (lower, end)}, deadline)[own]
+    records = _read(consumer, {own: (lower, end)}, _patience(settings))[own]
     while lower > low and key not in records:
         size *= _WINDOW_GROWTH
         upper, lower = lower, max(low, lower - size)
-        records = _read(consumer, {own: (lower, upper)}, deadline)[own] | records
+        records = _read(consumer, {own: (lower, upper)}, _patience(settings))[own] | records
     return found | {own: records}
 
 
@@ -263,13 +262,20 @@ def _read_of_others(consumer: Consumer, spans: Mapping[str, Span]) -> dict[str, 
     def pass_over(topic: str, error: SinkError) -> None:
         _LOG.info("the owners in %s cannot be read: %s", topic, error.message)
 
-    return _read(consumer, spans, time.monotonic() + _OF_OTHERS_WITHIN_S, pass_over) if spans else {}
+    return (
+        _read(consumer, spans, Patience(time.monotonic() + _OF_OTHERS_WITHIN_S), pass_over) if spans else {}
+    )
+
+
+def _patience(settings: SinkSettings) -> Patience:
+    """Of a read of our own topic: other slots may have written any number of records since ours."""
+    return Patience.while_not_silent_for(settings.operation_timeout_s)
 
 
 def _read(
     consumer: Consumer,
     spans: Mapping[str, Span],
-    deadline: float,
+    patience: Patience,
     pass_over: Callable[[str, SinkError], None] | None = None,
 ) -> dict[str, Records]:
     """Return the last record under each key in these spans.
@@ -287,7 +293,7 @@ def _read(
         del left[topic], found[topic]
 
     while left:
-        remaining_s = deadline - time.monotonic()
+        remaining_s = patience.left_s
         if remaining_s <= 0:
             for topic in sorted(left):
                 give_up(topic, SinkUnavailable("a progress topic could not be read in time", topic=topic))
@@ -302,6 +308,7 @@ def _read(
                 give_up(topic, error)
                 continue
             if position is not None:
+                patience.renew()
                 _take(found[topic], message, position, spans[topic])
                 if position >= left[topic]:
                     del left[topic]
