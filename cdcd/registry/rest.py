@@ -2,7 +2,8 @@
 
 In: a request's values.  Out: the registry's reply, as plain values; `RegistryErrorAnswer` for an error reply.
 Invariant: a request is repeated only without a reply, or after a reply with a retriable status, `max.retries` times
-for each of the registry's addresses. Connections stay open between requests: as many as there were concurrent
+for each of the registry's addresses. An address that did not answer is not the first one for a minute, so that not
+each request waits for it. Connections stay open between requests: as many as there were concurrent
 requests, at most CONNECTIONS, each used by one thread at a time. A request with its complete reply takes no longer
 than `timeout`, and the size of a reply is limited (`limits`).
 Must not: cache a reply, interpret an error.
@@ -70,6 +71,8 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 _UNNAMED = -1
 MAX_VERSIONS = 10_000
 CONNECTIONS = 8
+_PREFERRED_FOR_S = 60.0
+"""How long an address that has answered in place of the first one is asked first."""
 _STALE = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """The errors of a request on a connection that the other side has closed."""
 
@@ -167,6 +170,9 @@ class RestClient:
         has_tls = any(urlsplit(url).scheme == "https" for url in self._urls)
         self._tls = _tls(properties) if has_tls else None
         self._is_closed = False
+        self._answered: str | None = None
+        """The address that has answered in place of the first one; None: the first one."""
+        self._preferred_until_s = 0.0
         self._connections: set[http.client.HTTPConnection] = set()
         self._idle: dict[str, list[http.client.HTTPConnection]] = {url: [] for url in self._urls}
         self._lock = threading.Lock()
@@ -221,7 +227,8 @@ class RestClient:
 
     def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         """Return the reply's JSON. Try the next address where one does not answer, or has a retriable status."""
-        for url in self._urls[:-1]:
+        *urls, last = self._in_order()
+        for url in urls:
             try:
                 status, content = self._persist(url, method, path, body)
             except (OSError, http.client.HTTPException):
@@ -229,8 +236,32 @@ class RestClient:
                     raise
                 continue
             if status not in _AGAIN:
+                self._note_answer(url)
                 return _json_of(status, content)
-        return _json_of(*self._persist(self._urls[-1], method, path, body))
+        status, content = self._persist(last, method, path, body)
+        if status not in _AGAIN:
+            self._note_answer(last)
+        return _json_of(status, content)
+
+    def _in_order(self) -> list[str]:
+        """Return the addresses in the order in which to ask them."""
+        with self._lock:
+            answered, now_s = self._answered, _now_s()
+            if answered is None:
+                return self._urls
+            if now_s >= self._preferred_until_s:
+                # Only this request tries the first one again: the others do not wait for it.
+                self._preferred_until_s = now_s + _PREFERRED_FOR_S
+                return self._urls
+        return [answered, *(url for url in self._urls if url != answered)]
+
+    def _note_answer(self, url: str) -> None:
+        """Note which address answers; an answer of the preferred one does not prolong the preference."""
+        with self._lock:
+            if url == self._urls[0]:
+                self._answered = None
+            elif url != self._answered:
+                self._answered, self._preferred_until_s = url, _now_s() + _PREFERRED_FOR_S
 
     def _persist(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
         for tries in range(self._retries + 1):
@@ -307,6 +338,10 @@ class RestClient:
                 parts.hostname, parts.port or 443, timeout=self._timeout_s, context=self._tls
             )
         return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=self._timeout_s)
+
+
+def _now_s() -> float:
+    return time.monotonic()
 
 
 def _json_of(status: int, content: bytes) -> Any:

@@ -16,8 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cdcd.registry import rest
 from cdcd.registry.rest import CONNECTIONS, RegistryErrorAnswer, RestClient, is_plain
 from cdcd.registry.settings import RegistrySettings, client_properties
+from tests.support.waiting import eventually
 
 POLL_S = 0.01
 """A server ends this late after its shutdown; the default is half a second."""
@@ -128,6 +130,84 @@ def test_the_next_url_is_used_after_a_retriable_status_or_a_refused_connection()
         urls = f"http://127.0.0.1:1, {url_of(first)}, {url_of(second)}"
         client = client_of(second, url=urls, **{"max.retries": 0})
         assert client.versions("s") == [3]
+        client.close()
+
+
+class Silent:
+    """A server that accepts connections and never answers. `asked`: how many connections it got."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                connection, _ = self._listener.accept()
+                self._connections.append(connection)
+                self.asked += 1
+
+    def close(self) -> None:
+        self._listener.close()
+        for one in self._connections:
+            one.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    server = Silent()
+    yield server
+    server.close()
+
+
+def test_a_silent_address_is_not_waited_for_by_each_request(
+    silent: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request waits for it, then none for a minute; then one request tries the address again."""
+    clock = [0.0]
+    monkeypatch.setattr(rest, "_now_s", lambda: clock[0])
+    with play(lambda _: (200, b"[3]")) as server:
+        urls = f"{silent.url}, http://127.0.0.1:1, {url_of(server)}"
+        client = client_of(server, url=urls, timeout=1, **{"max.retries": 0})
+        for now_s, asked in ((0, 1), (1, 1), (59, 1), (61, 2), (62, 2), (119, 2), (122, 3), (123, 3)):
+            clock[0] = now_s
+            assert client.versions("s") == [3]
+            eventually(lambda asked=asked: silent.asked >= asked, "the silent server has accepted")
+            assert silent.asked == asked
+        client.close()
+
+
+def test_the_first_address_is_the_first_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(rest, "_now_s", lambda: clock[0])
+    answers = [(503, b""), (200, b"[1]"), (200, b"[1]")]
+    with play(lambda number: answers[number - 1]) as first, play(lambda _: (200, b"[2]")) as second:
+        urls = f"{url_of(first)}, {url_of(second)}"
+        client = client_of(second, url=urls, **{"max.retries": 0})
+        found = []
+        for now_s in (0.0, 1.0, 61.0, 62.0):
+            clock[0] = now_s
+            found += client.versions("s")
+        client.close()
+    assert found == [2, 2, 1, 1]
+
+
+def test_the_first_address_is_asked_once_the_preferred_one_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first_answers, second_answers = [(503, b""), (200, b"[1]")], [(200, b"[2]"), (503, b"")]
+    with (
+        play(lambda number: first_answers[number - 1]) as first,
+        play(lambda number: second_answers[number - 1]) as second,
+    ):
+        client = client_of(second, url=f"{url_of(first)}, {url_of(second)}", **{"max.retries": 0})
+        assert [*client.versions("s"), *client.versions("s")] == [2, 1]
         client.close()
 
 
