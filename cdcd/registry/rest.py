@@ -2,8 +2,8 @@
 
 In: a request's values.  Out: the registry's reply, as plain values; `RegistryErrorAnswer` for an error reply.
 Invariant: a request is repeated only without a reply, or after a reply with a retriable status, `max.retries` times
-for each of the registry's addresses. An address that did not answer is not the first one for a minute, so that not
-each request waits for it. Connections stay open between requests: as many as there were concurrent
+for each of the registry's addresses. An address that did not answer in time is not the first one for a minute, so
+that not each request waits for it. Connections stay open between requests: as many as there were concurrent
 requests, at most CONNECTIONS, each used by one thread at a time. A request with its complete reply takes no longer
 than `timeout`, and the size of a reply is limited (`limits`).
 Must not: cache a reply, interpret an error.
@@ -228,19 +228,22 @@ class RestClient:
     def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         """Return the reply's JSON. Try the next address where one does not answer, or has a retriable status."""
         *urls, last = self._in_order()
+        has_waited = False
         for url in urls:
             try:
                 status, content = self._persist(url, method, path, body)
-            except (OSError, http.client.HTTPException):
+            except (OSError, http.client.HTTPException) as error:
                 if self._is_closed:
                     raise
+                # A refused connection costs no time, and the registry may be back with the next request.
+                has_waited |= isinstance(error, OSError) and not isinstance(error, ConnectionError)
                 continue
             if status not in _AGAIN:
-                self._note_answer(url)
+                self._note_answer(url, has_waited=has_waited)
                 return _json_of(status, content)
         status, content = self._persist(last, method, path, body)
         if status not in _AGAIN:
-            self._note_answer(last)
+            self._note_answer(last, has_waited=has_waited)
         return _json_of(status, content)
 
     def _in_order(self) -> list[str]:
@@ -255,12 +258,12 @@ class RestClient:
                 return self._urls
         return [answered, *(url for url in self._urls if url != answered)]
 
-    def _note_answer(self, url: str) -> None:
-        """Note which address answers; an answer of the preferred one does not prolong the preference."""
+    def _note_answer(self, url: str, *, has_waited: bool) -> None:
+        """Note which address answers. `has_waited`: one before it did not, in time."""
         with self._lock:
             if url == self._urls[0]:
                 self._answered = None
-            elif url != self._answered:
+            elif has_waited and url != self._answered:  # an answer of the same one prolongs nothing
                 self._answered, self._preferred_until_s = url, _now_s() + _PREFERRED_FOR_S
 
     def _persist(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:

@@ -183,13 +183,27 @@ def test_a_silent_address_is_not_waited_for_by_each_request(
         client.close()
 
 
-def test_the_first_address_is_the_first_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def late_once() -> Iterator[Callable[[int], tuple[int, bytes]]]:
+    """Return answers of which the first one comes only at the end of the test."""
+    may_answer = threading.Event()
+
+    def answer(number: int) -> tuple[int, bytes]:
+        if number == 1:
+            may_answer.wait(60)
+        return 200, b"[1]"
+
+    yield answer
+    may_answer.set()
+
+
+def test_the_first_address_is_the_first_again_once_it_answers(
+    late_once: Callable[[int], tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [0.0]
     monkeypatch.setattr(rest, "_now_s", lambda: clock[0])
-    answers = [(503, b""), (200, b"[1]"), (200, b"[1]")]
-    with play(lambda number: answers[number - 1]) as first, play(lambda _: (200, b"[2]")) as second:
-        urls = f"{url_of(first)}, {url_of(second)}"
-        client = client_of(second, url=urls, **{"max.retries": 0})
+    with play(late_once) as first, play(lambda _: (200, b"[2]")) as second:
+        client = client_of(second, url=f"{url_of(first)}, {url_of(second)}", timeout=1, **{"max.retries": 0})
         found = []
         for now_s in (0.0, 1.0, 61.0, 62.0):
             clock[0] = now_s
@@ -198,14 +212,20 @@ def test_the_first_address_is_the_first_again_once_it_answers(monkeypatch: pytes
     assert found == [2, 2, 1, 1]
 
 
-def test_the_first_address_is_asked_once_the_preferred_one_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_other_addresses_are_asked_once_the_preferred_one_does_not_answer(
+    late_once: Callable[[int], tuple[int, bytes]],
 ) -> None:
-    first_answers, second_answers = [(503, b""), (200, b"[1]")], [(200, b"[2]"), (503, b"")]
-    with (
-        play(lambda number: first_answers[number - 1]) as first,
-        play(lambda number: second_answers[number - 1]) as second,
-    ):
+    answers = [(200, b"[2]"), (503, b"")]
+    with play(late_once) as first, play(lambda number: answers[number - 1]) as second:
+        client = client_of(second, url=f"{url_of(first)}, {url_of(second)}", timeout=1, **{"max.retries": 0})
+        assert [*client.versions("s"), *client.versions("s")] == [2, 1]
+        client.close()
+
+
+def test_an_address_that_fails_at_once_remains_the_first_one() -> None:
+    """Nothing waits for it, and the next request may succeed there."""
+    answers = [(503, b""), (200, b"[1]")]
+    with play(lambda number: answers[number - 1]) as first, play(lambda _: (200, b"[2]")) as second:
         client = client_of(second, url=f"{url_of(first)}, {url_of(second)}", **{"max.retries": 0})
         assert [*client.versions("s"), *client.versions("s")] == [2, 1]
         client.close()
