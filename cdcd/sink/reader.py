@@ -35,7 +35,7 @@ from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = [
     "Last",
-    "Patience",
+    "ReadTimeout",
     "bounds",
     "last_in",
     "next_messages",
@@ -105,10 +105,10 @@ def overtaken_by(settings: SinkSettings, last: Last | None, confirmed_lsn: Calla
             progress = record.progress
         overtaken.take(progress, record)
 
-    patience = Patience.while_not_silent_for(settings.operation_timeout_s)
+    timeout = ReadTimeout.of_silence(settings.operation_timeout_s)
     consumer = _consumer(settings)
     try:
-        _read(consumer, settings, lower, last.offset, patience, key_of(settings.slot), take)
+        _read(consumer, settings, lower, last.offset, timeout, key_of(settings.slot), take)
     finally:
         consumer.close()
     return overtaken.found
@@ -151,9 +151,7 @@ def _last_below(
     while True:
         lower = max(low, upper - window)
         try:
-            _read(
-                consumer, settings, lower, upper, Patience.while_not_silent_for(timeout_s), key, found.append
-            )
+            _read(consumer, settings, lower, upper, ReadTimeout.of_silence(timeout_s), key, found.append)
         except SinkUnavailable as error:
             if upper != end:  # below the end of the log as far as it is committed
                 error.advice = _SILENT_HINT
@@ -225,7 +223,7 @@ def _consumer(settings: SinkSettings) -> Consumer:
         return Consumer(READS_TO_END | reader_properties(settings), logger=CLIENT_LOG)
 
 
-class Patience:
+class ReadTimeout:
     """How long a read may wait for the next record: until a time, or for so long after each one that arrived."""
 
     def __init__(self, deadline: float, silence_s: float = 0.0) -> None:
@@ -233,7 +231,7 @@ class Patience:
         self._silence_s = silence_s
 
     @classmethod
-    def while_not_silent_for(cls, silence_s: float) -> Patience:
+    def of_silence(cls, silence_s: float) -> ReadTimeout:
         """Return one for a read of any length, which ends where no record arrives for so long."""
         return cls(time.monotonic() + silence_s, silence_s)
 
@@ -264,8 +262,8 @@ def last_in(
     `is_decided`: the caller knows that all of them are committed, so a log that ends earlier does not have them.
     """
     found: deque[Last] = deque(maxlen=1)
-    patience = Patience(deadline)
-    _read(consumer, settings, lower, upper, patience, key, found.append, is_decided=is_decided)
+    timeout = ReadTimeout(deadline)
+    _read(consumer, settings, lower, upper, timeout, key, found.append, is_decided=is_decided)
     return found[0] if found else None
 
 
@@ -274,7 +272,7 @@ def _read(
     settings: SinkSettings,
     lower: int,
     upper: int,
-    patience: Patience,
+    timeout: ReadTimeout,
     key: bytes,
     take: Callable[[Last], None],
     *,
@@ -284,7 +282,7 @@ def _read(
     reached = lower
     consumer.assign([TopicPartition(settings.progress_topic, _PARTITION, lower)])
     while reached < upper:
-        remaining_s = patience.left_s
+        remaining_s = timeout.left_s
         if remaining_s <= 0:
             raise _not_read(settings.progress_topic, reached, upper)
         before = reached
@@ -299,7 +297,7 @@ def _read(
             if message.error() is None and lower < position <= upper and message.key() == key:
                 take(Last(position - 1, message.value()))
         if reached > before:
-            patience.renew()
+            timeout.renew()
 
 
 def _not_read(topic: str, reached: int, end: int) -> SinkUnavailable:

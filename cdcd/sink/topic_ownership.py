@@ -38,7 +38,7 @@ from cdcd.sink.owners import (
     topics_elsewhere,
 )
 from cdcd.sink.progress import key_of
-from cdcd.sink.reader import Patience, next_messages, position_of
+from cdcd.sink.reader import ReadTimeout, next_messages, position_of
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
@@ -135,8 +135,8 @@ class TopicOwnership:
     def _claims_between(self, since: int, until: int) -> dict[str, frozenset[str]]:
         consumer = _consumer(self._settings, is_committed=False)
         try:
-            patience = _patience(self._settings)
-            found = _read(consumer, {self._own.progress_topic: (since, until)}, patience)
+            timeout = _own_timeout(self._settings)
+            found = _read(consumer, {self._own.progress_topic: (since, until)}, timeout)
         finally:
             consumer.close()
         return {
@@ -199,7 +199,7 @@ def _add_topics(
         own = {topic: span for topic, span in spans.items() if topic == settings.progress_topic}
         read = _read_of_others(consumer, {topic: spans[topic] for topic in spans.keys() - own.keys()})
         if own:
-            read |= _read(consumer, own, _patience(settings))
+            read |= _read(consumer, own, _own_timeout(settings))
         for topic, (slot, _) in places.items():
             key = key_of_topics(slot)
             if (record := read.get(topic, {}).get(key)) is not None:
@@ -248,11 +248,11 @@ def _last_records(
         return found
     low, end = spans[own]
     size, lower = _WINDOW, max(low, end - _WINDOW)
-    records = _read(consumer, {own: (lower, end)}, _patience(settings))[own]
+    records = _read(consumer, {own: (lower, end)}, _own_timeout(settings))[own]
     while lower > low and key not in records:
         size *= _WINDOW_GROWTH
         upper, lower = lower, max(low, lower - size)
-        records = _read(consumer, {own: (lower, upper)}, _patience(settings))[own] | records
+        records = _read(consumer, {own: (lower, upper)}, _own_timeout(settings))[own] | records
     return found | {own: records}
 
 
@@ -263,19 +263,21 @@ def _read_of_others(consumer: Consumer, spans: Mapping[str, Span]) -> dict[str, 
         _LOG.info("the owners in %s cannot be read: %s", topic, error.message)
 
     return (
-        _read(consumer, spans, Patience(time.monotonic() + _OF_OTHERS_WITHIN_S), pass_over) if spans else {}
+        _read(consumer, spans, ReadTimeout(time.monotonic() + _OF_OTHERS_WITHIN_S), pass_over)
+        if spans
+        else {}
     )
 
 
-def _patience(settings: SinkSettings) -> Patience:
+def _own_timeout(settings: SinkSettings) -> ReadTimeout:
     """Of a read of our own topic: other slots may have written any number of records since ours."""
-    return Patience.while_not_silent_for(settings.operation_timeout_s)
+    return ReadTimeout.of_silence(settings.operation_timeout_s)
 
 
 def _read(
     consumer: Consumer,
     spans: Mapping[str, Span],
-    patience: Patience,
+    timeout: ReadTimeout,
     pass_over: Callable[[str, SinkError], None] | None = None,
 ) -> dict[str, Records]:
     """Return the last record under each key in these spans.
@@ -293,7 +295,7 @@ def _read(
         del left[topic], found[topic]
 
     while left:
-        remaining_s = patience.left_s
+        remaining_s = timeout.left_s
         if remaining_s <= 0:
             for topic in sorted(left):
                 give_up(topic, SinkUnavailable("a progress topic could not be read in time", topic=topic))
@@ -308,7 +310,7 @@ def _read(
                 give_up(topic, error)
                 continue
             if position is not None:
-                patience.renew()
+                timeout.renew()
                 _take(found[topic], message, position, spans[topic])
                 if position >= left[topic]:
                     del left[topic]
