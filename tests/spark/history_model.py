@@ -89,7 +89,7 @@ def batch_of(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random
 def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
     """Copy the table again: most rows are as they were, some are not, some are not found, and some are found newly.
 
-    The stream changes or deletes others before their chunk is read.
+    The stream changes or deletes others before their chunk is read. Of some the note is not copied, so it is null.
     """
     records = [items.change("t", lsn, 1, snapshot=True)]
     new = [number for number in range(12) if number not in model.rows and chosen.random() < 0.3]
@@ -100,8 +100,9 @@ def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> li
         if kind < 0.2:
             model.end(old["id"], (lsn, 1))
         elif kind < 0.7:
+            row, lacks = ({**row, "note": None}, ["note"]) if kind > 0.62 else (row, [])
             model.put(row, (lsn, place))
-            records.append(items.change("r", lsn, place, after=row))
+            records.append(items.change("r", lsn, place, after=row, unchanged=lacks))
         elif kind < 0.85:
             model.put({**row, "name": "s"}, (lsn + 1, place))
             streamed.append(items.change("u", lsn + 1, place, after={**row, "name": "s"}))
@@ -113,6 +114,16 @@ def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> li
         model.put(row, (lsn, place))
         records.append(items.change("r", lsn, place, after=row))
     return [*records, *streamed]
+
+
+def plain_copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Copy the rows without a TRUNCATE before and without their notes: a row retains the one that it has."""
+    records = []
+    for place, old in enumerate(list(model.rows.values()), 1):
+        row = {**old, "name": chosen.choice([old["name"], "p"])}
+        model.put(row, (lsn, place))
+        records.append(items.change("r", lsn, place, after={**row, "note": None}, unchanged=["note"]))
+    return records
 
 
 def versions_of(spark: SparkSession, target: Path, **options: Any) -> list[Version]:

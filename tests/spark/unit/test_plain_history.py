@@ -15,7 +15,7 @@ from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.target.versions import TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item
+from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item, plain_copy_of
 from tests.spark.unit.test_plain_views import duck
 from tests.support.nightly import nightly
 
@@ -52,7 +52,7 @@ def test_a_view_has_the_versions_of_each_row(tmp_path: Path, seed: int, table_fo
     """Updates without TOASTed values, TRUNCATE, copies, merged files, an earlier version of the mirror."""
     items, model, chosen = history_of(tmp_path, table_format=table_format), Model(), random.Random(seed)
     for number in range(1, 13):
-        make = copy_of if number % 4 == 0 or number == 5 else batch_of
+        make = copy_of if number % 4 == 0 or number == 5 else plain_copy_of if number == 7 else batch_of
         items.run(make(items, model, 100 * number, chosen), loading=False)
         with items.mirror() as batches:
             batches.compact()
@@ -84,6 +84,27 @@ def test_the_rows_at_each_commit_are_those_of_the_table(tmp_path: Path, name: st
     }
     assert valid == tables
     assert [one for one in found if one[0] == 2] == [(2, "x", "n", (100, 2), None)], "each copy has found it"
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+@pytest.mark.parametrize("begins_with", ["c", "t"])
+def test_a_row_that_is_copied_without_a_column_has_the_value_of_the_table(
+    tmp_path: Path, begins_with: str, is_one_batch: bool
+) -> None:
+    """`columns` of `snapshot.overrides`: the mirror retains the value that it has; after a TRUNCATE it has none."""
+    items = history_of(tmp_path)
+    first = [items.change("c", 100, 1, after=item(1, "a", "photo"))]
+    if begins_with == "t":
+        first.append(items.change("t", 150, 1, snapshot=True))
+    copied = [items.change("r", 199, 1, after=item(1, "a", None), unchanged=["note"])]
+    changed = [items.change("u", 300, 1, after=item(1, "b", None), unchanged=["note"])]
+    batches = [first + copied + changed] if is_one_batch else [first, copied, changed]
+    rows = [items.run(one, loading=False) for one in batches]
+    note = "photo" if begins_with == "c" else None
+    assert rows[-1] == [item(1, "b", note)]
+    former = [(1, "a", "photo", (100, 1), (300, 1) if note else (199, 1))]
+    former += [] if note else [(1, "a", None, (199, 1), (300, 1))]
+    assert versions(read_mirror(items.target)) == [*former, (1, "b", note, (300, 1), None)]
 
 
 def test_columns_come_and_texts_of_values_outside_their_types_are_filled(tmp_path: Path) -> None:
