@@ -122,6 +122,22 @@ def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSessi
     ]
 
 
+def test_a_copy_that_begins_again_before_it_is_complete_ends_no_row(
+    spark: SparkSession, items: Batches
+) -> None:
+    """The copy that is complete ends row 3, which it has not found, at its own TRUNCATE."""
+    items.run([items.change("c", 10, number, after=item(number, "a")) for number in (1, 2, 3)], loading=False)
+    for lsn in (20, 30):
+        begun = [items.change("t", lsn, 1, snapshot=True), items.change("r", lsn, 2, after=item(1, "a"))]
+        items.run(begun, loading=True)
+    again = [items.change("r", 90, 1 + number, after=item(number, "a")) for number in (1, 2)]
+    items.run([items.change("t", 90, 1, snapshot=True), *again], loading=False)
+    expected = [(number, "a", "n", (10, number), None) for number in (1, 2)]
+    assert versions_of(spark, items.target) == [*expected, (3, "a", "n", (10, 3), (90, 1))]
+    items.run([items.change("t", 95, 1, snapshot=True)], loading=False)
+    assert [one[4] for one in versions_of(spark, items.target)] == [(95, 1), (95, 1), (90, 1)]
+
+
 def test_a_change_of_the_key_ends_a_row_with_the_values_of_the_new_one(
     spark: SparkSession, items: Batches
 ) -> None:

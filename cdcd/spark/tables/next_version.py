@@ -46,15 +46,22 @@ def next_version(
         tables[topic] = replace(after, files=entry.files, deltas=()) if plans[topic].is_open else after
     # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
+    loading = set(loading_of(offsets)) - dropped.keys()
     last = max((one.applied for one in (*tables.values(), *dropped.values())), default=BEGINNING)
     return replace(
         version,
         commit_lsn=max(last.commit_lsn, 0),
         offsets=offsets_after(version, offsets),
-        tables=tables,
+        tables={topic: _complete_if_copied(one, loading) for topic, one in tables.items()},
         dropped=dropped,
-        loading=tuple(sorted(set(loading_of(offsets)) - dropped.keys())),
+        loading=tuple(sorted(loading)),
     )
+
+
+def _complete_if_copied(entry: TableEntry, loading: Collection[str]) -> TableEntry:
+    """Return the entry; its copy is complete if it is not loading. A parked table has no rows of a copy."""
+    is_complete = entry.copying and entry.parked is None and entry.topic not in loading
+    return replace(entry, copying=False) if is_complete else entry
 
 
 def with_position(version: TargetVersion, before: TargetVersion, position: SourcePosition) -> TargetVersion:

@@ -86,4 +86,5 @@ def _with_history_of(entry: TableEntry, before: TableEntry) -> TableEntry:
         value_schema=before.value_schema,
         fields=before.fields,
         history=before.history,
+        copying=before.copying,
     )

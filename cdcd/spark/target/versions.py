@@ -116,6 +116,8 @@ class TableEntry:
     """The oids of the former tables of this name."""
     table_version: int | None = None
     """The version of the Delta or Iceberg table that has exactly `files`; None: the table is in Parquet files."""
+    copying: bool = False
+    """Whether the last TRUNCATE of a copy in the history is of one that no version of the mirror has had complete."""
     cleaned: int = 0
     """The version of the Delta or Iceberg table before which old versions were removed last, 0: never."""
 

@@ -15,7 +15,7 @@ from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.target.versions import TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item, plain_copy_of
+from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item, plain_copy_of, stopped_copy_of
 from tests.spark.unit.test_plain_views import duck
 from tests.support.nightly import nightly
 
@@ -53,6 +53,9 @@ def test_a_view_has_the_versions_of_each_row(tmp_path: Path, seed: int, table_fo
     items, model, chosen = history_of(tmp_path, table_format=table_format), Model(), random.Random(seed)
     for number in range(1, 13):
         make = copy_of if number % 4 == 0 or number == 5 else plain_copy_of if number == 7 else batch_of
+        if number in (4, 8):
+            for lsn in (100 * number - 60, 100 * number - 50)[: number // 4]:
+                items.run(stopped_copy_of(items, model, lsn, chosen), loading=True)
         items.run(make(items, model, 100 * number, chosen), loading=False)
         with items.mirror() as batches:
             batches.compact()
@@ -84,6 +87,48 @@ def test_the_rows_at_each_commit_are_those_of_the_table(tmp_path: Path, name: st
     }
     assert valid == tables
     assert [one for one in found if one[0] == 2] == [(2, "x", "n", (100, 2), None)], "each copy has found it"
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_copy_that_begins_again_before_it_is_complete_ends_no_row(
+    tmp_path: Path, stopped: int, is_one_batch: bool
+) -> None:
+    """Only the copy that becomes complete shows which rows are not there; its TRUNCATE ends row 4."""
+    items = history_of(tmp_path)
+    items.run([items.change("c", 100, one, after=item(one, "a")) for one in (1, 2, 3, 4)], loading=False)
+    copied = [
+        [items.change("t", lsn, 1, snapshot=True), items.change("r", lsn, 2, after=item(1, "a"))]
+        for lsn in (200, 300)[:stopped]
+    ]
+    copied.append([items.change("t", 900, 1, snapshot=True)])
+    copied[-1] += [items.change("r", 900, 1 + one, after=item(one, "a")) for one in (1, 2, 3)]
+    if is_one_batch:
+        copied = [[record for records in copied for record in records]]
+    for place, records in enumerate(copied, 1):
+        items.run(records, loading=place < len(copied))
+    expected = [(one, "a", "n", (100, one), None) for one in (1, 2, 3)]
+    expected.append((4, "a", "n", (100, 4), (900, 1)))
+    assert versions(read_mirror(items.target)) == expected
+
+
+def test_a_copy_that_was_complete_counts_although_the_next_one_waits_before_it_begins(tmp_path: Path) -> None:
+    """A table whose copy waits is loading, too: that says nothing about the copy before."""
+    items = history_of(tmp_path)
+    rows = [item(1, "a"), item(2, "b")]
+    items.run([items.change("c", 100, one["id"], after=one) for one in rows], loading=False)
+    copied = [items.change("t", 200, 1, snapshot=True), items.change("r", 200, 2, after=rows[1])]
+    items.run(copied[:1], loading=True)
+    items.run(copied[1:], loading=True)
+    items.run([], loading=False)
+    items.run([], loading=True)
+    again = [items.change("r", 300, 1 + one["id"], after=one) for one in rows]
+    items.run([items.change("t", 300, 1, snapshot=True), *again], loading=False)
+    assert versions(read_mirror(items.target)) == [
+        (1, "a", "n", (100, 1), (200, 1)),
+        (1, "a", "n", (300, 2), None),
+        (2, "b", "n", (100, 2), None),
+    ]
 
 
 @pytest.mark.parametrize("is_one_batch", [False, True])
