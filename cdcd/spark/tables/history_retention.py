@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcd.spark.decoding.columns import plain_type
 from cdcd.spark.decoding.events import AGAIN, SNAPSHOT, TRUNCATES, Sequence
 from cdcd.spark.tables.arrow_fold import is_after
 from cdcd.spark.target.large_columns import is_among, taken, taken_values
@@ -263,8 +264,9 @@ class _Lines:
 
 def _equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:
     """Return whether values are equal, null to null, and a NaN to itself."""
-    if pa.types.is_nested(left.type):
-        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    if pa.types.is_nested(left.type):  # Python has no date before the year 1, or after 9999
+        plain = (one.cast(plain_type(one.type)).to_pylist() for one in (left, right))
+        pairs = zip(*plain, strict=True)
         return np.array([repr(one) == repr(other) for one, other in pairs], dtype=bool)
     if pa.types.is_floating(left.type):
         whole = pa.int32() if left.type == pa.float32() else pa.int64()

@@ -9,6 +9,7 @@ import pytest
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.tables import tasks
 from tests.spark.batches import Record
+from tests.spark.events import column
 from tests.spark.history_model import FIELDS, Timed, Version, item
 from tests.spark.unit.test_plain_history import versions
 
@@ -71,3 +72,27 @@ def test_nothing_is_cut_off_a_table_that_was_parked_while_it_was_copied(items: T
 
 def _copied(items: Timed, lsn: int, number: int) -> Record:
     return items.change("r", lsn, 1 + number, after=item(number, "a"))
+
+
+def test_values_in_arrays_and_composites_that_python_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dates before the year 1, or after 9999, are compared as any other."""
+    time = {"type": "long", "logicalType": "timestamp-micros"}
+    parts = [{"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}], "default": None}]
+    place = {"type": "record", "name": "Place", "fields": parts}
+    times = {"type": "array", "items": ["null", time]}
+    items = Timed(tmp_path / "mirror", [*FIELDS, column("times", times), column("place", place)])
+    items.scd_type = 2
+    monkeypatch.setattr(items, "rows", list)  # Python has no such times
+    ages = {10: (-10**17, -800_000), 20: (-(10**17) + 1, -800_000), 30: (-(10**17) + 1, 3_000_000)}
+    for lsn, (us, day) in ages.items():
+        row = {**item(1, "a"), "times": [us], "place": {"day": day}}
+        items.run([items.change("c" if lsn == 10 else "u", lsn, 1, after=row)], loading=False)
+    items.run([items.change("u", 40, 1, after=row)], loading=False)
+    items.retain_from(15)
+    items.compact()
+    assert items.lines() == 4
+    items.retain_from(10_000)
+    items.compact()
+    assert items.lines() == 2, "those of the version that is valid"
