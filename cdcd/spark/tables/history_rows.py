@@ -78,7 +78,8 @@ def history_rows(found: Decoded, plan: TablePlan, bucket: int, target: Target) -
     truncates = (_end_at(at, op="t" if at not in plan.again else ev.AGAIN) for at in plan.truncates)
     events = order_events([*truncates, *(_as_end(one, plan) for one in others)], shape)
     if plan.lost_after is not None:
-        events.insert(0, _end_at(plan.lost_after._replace(tx_seq=plan.lost_after.tx_seq + 1)))
+        lost_at = plan.lost_after._replace(tx_seq=plan.lost_after.tx_seq + 1)
+        events.insert(0, _end_at(lost_at, plan.known_us))
     known = as_complete(read_bucket(target, shape, None))
     if bound == plan.shape.watermark and any(one.op in _WHOLE and one.unchanged for one in events):
         rows = complete_rows(events, plan, shape, bucket, target)

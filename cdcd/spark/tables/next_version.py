@@ -94,9 +94,11 @@ def park(
         is_late = topic in version.loading and topic not in before.tables
         end_lsn = 0 if is_late or topic in before.loading else before.end_lsn
         offsets: Mapping[str, int] | None = before.offsets.get(topic, {})
+        commit_us = before.commit_us if end_lsn else 0
         if entry.parked is not None:  # its rows are still those from before the first error
             end_lsn, offsets = entry.parked.end_lsn, entry.parked.offsets
-        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets))
+            commit_us = entry.parked.commit_us
+        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets, commit_us))
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
     return replace(version, tables=tables, dropped=dropped)
 

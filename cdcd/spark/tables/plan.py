@@ -82,6 +82,8 @@ class TablePlan:
     lost_after: Sequence | None = None
     """The last applied change, if changes after it are not known: the table was parked, or they are inconsistent, and
     a TRUNCATE makes them irrelevant."""
+    known_us: int | None = None
+    """The time of the last commit (Unix epoch) as of which the table is before the batch, None if unknown."""
 
     def events_in(self, records: pa.Table) -> list[Event]:
         """Return the events of records with key and value."""

@@ -13,7 +13,7 @@ from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.target.versions import TableFormat
-from tests.spark.batches import Batches
+from tests.spark.batches import Batches, Record
 from tests.spark.events import column
 from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item, plain_copy_of, stopped_copy_of
 from tests.spark.unit.test_plain_views import duck
@@ -189,6 +189,34 @@ def test_a_table_without_a_key_or_a_line_and_a_taken_name(tmp_path: Path) -> Non
     _, view = plain_views(read_mirror(taken.target))
     assert view.statement is None
     assert "__end_at" in view.notes[-1]
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_versions_of_a_table_that_is_copied_anew_end_at_the_last_known_commit(
+    tmp_path: Path, is_one_batch: bool
+) -> None:
+    """The table was valid until then, also if its own last change is older; so a query of that time finds its rows."""
+    items = history_of(tmp_path)
+    items.on_error = "park"
+    items.run([_at(items, "c", 10, 1), _at(items, "c", 11, 2)], loading=False, end_lsn=12, commit_us=12_000_000)
+    items.run([], loading=False, end_lsn=19, commit_us=19_000_000)
+    trouble: list[Record] = [(None, _at(items, "u", 20, 9)[1])]
+    if not is_one_batch:
+        items.run(trouble, loading=False, end_lsn=21, commit_us=21_000_000)
+        assert read_mirror(items.target).parked
+        items.run([], loading=False, end_lsn=30, commit_us=30_000_000)
+        trouble = []
+    copied = [items.change("t", 40, 1, snapshot=True, commit_us=40_000_000), _at(items, "r", 40, 1)]
+    items.run([*trouble, *copied], loading=False, end_lsn=41, commit_us=41_000_000)
+    found = sorted(
+        (one["id"], one["__start_time"].timestamp(), one["__end_time"] and one["__end_time"].timestamp())
+        for one in rows_of(read_mirror(items.target))
+    )
+    assert found == [(1, 10.0, 19.0), (1, 40.0, None), (2, 11.0, 19.0)]
+
+
+def _at(items: Batches, op: str, lsn: int, number: int, **rest: Any) -> Record:
+    return items.change(op, lsn, 1 + number, after=item(number, "a"), commit_us=lsn * 1_000_000, **rest)
 
 
 @pytest.mark.parametrize("is_one_batch", [False, True])
