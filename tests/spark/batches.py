@@ -90,7 +90,9 @@ class Batches:
         """
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn, commit_us))
+            batches.apply(
+                RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn, commit_us)
+            )
         return self.rows()
 
     @contextmanager

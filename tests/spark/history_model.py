@@ -36,8 +36,9 @@ def item(number: int, name: str | None, note: str | None = "n") -> Row:
 
 
 class Timed(Batches):
-    """Batches whose commits have times: a commit's time is its LSN in seconds, so that a retention from an LSN on is the
-    time since then.
+    """Batches whose commits have times: a commit's time is its LSN in seconds.
+
+    So a retention from an LSN on is the time since then.
     """
 
     def change(self, op: str, commit_lsn: int, tx_seq: int, **rest: Any) -> Record:

@@ -45,7 +45,9 @@ def test_the_versions_are_those_of_history(spark: SparkSession, tmp_path: Path) 
     assert len(found) == len(model.versions) + 3
 
 
-def test_times_inside_arrays_and_composites_differ_by_microseconds(spark: SparkSession, tmp_path: Path) -> None:
+def test_times_inside_arrays_and_composites_differ_by_microseconds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     times = {"type": "array", "items": ["null", {"type": "long", "logicalType": "timestamp-micros"}]}
     local = {"type": "long", "logicalType": "local-timestamp-micros"}
     parts = [{"name": "seen", "type": ["null", local], "default": None}]

@@ -32,7 +32,16 @@ from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from cdcd.spark.testing import Database, Table
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, item, plain_copy_of, versions_of
+from tests.spark.history_model import (
+    FIELDS,
+    TABLE,
+    Model,
+    Version,
+    batch_of,
+    item,
+    plain_copy_of,
+    versions_of,
+)
 from tests.spark.unit.test_plain_views import duck
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly, nightly_except

@@ -66,7 +66,10 @@ def ends_of(lines: pa.Table) -> list[End]:
 
 
 def counted_ends(ends: Iterable[End], later: Iterable[End]) -> list[End]:
-    """Return the ends without those of copies that were not complete when the next one began. `later`: those after."""
+    """Return the ends without those of copies that were not complete when the next one began.
+
+    `later`: the ends in later files.
+    """
     found: list[End] = []
     following = ""
     mine = set(ends)

@@ -4,8 +4,8 @@ In: the records of a bucket, those decoded that columns can have; the plan of th
 Out: one line for each change, with the row after it: the columns of `history_schema`, in tables of a bounded size.
 Invariant: each change after the watermark is there once, those before a TRUNCATE too, the TRUNCATE itself, and a line
 where changes are missing. A line has what the change has: a value that PostgreSQL did not send is not repeated, so
-the lines of a batch have about its bytes. The exceptions are a row that got another key, and a copied row without some
-columns: these have all values.
+the lines of a batch have about its bytes. The exceptions are a row that got another key, and a copied row without
+some columns: these have all values.
 Must not: write.
 """
 
@@ -45,8 +45,8 @@ PIECE_BYTES = 64 << 20
 """About the most bytes of a table of lines, unless one line has more: a column of Arrow has a limit."""
 _UNSENT_TYPE = CHANGE_TYPE.field("unsent").type
 _WHOLE = ("c", "r")
-"""The operations whose lines have all values, also of columns that were not sent: those of a row with another key, and
-those of a copied row without some columns (`snapshot.overrides`)."""
+"""The operations whose lines have all values, also of columns that were not sent: those of a row with another key,
+and those of a copied row without some columns (`snapshot.overrides`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ class Parked:
 
     `end_lsn`: the table has the rows of this position in the source, 0: of no one position, because it was copied
     at that time, or unknown. `since_s`: the time (Unix epoch). `offsets`: those of the first record of each partition
-    that is left out; None: unknown. `commit_us`: the time of the last commit (Unix epoch) as of which the table is, 0:
-    unknown.
+    that is left out; None: unknown. `commit_us`: the time of the last commit (Unix epoch) as of which the table is,
+    0: unknown.
     """
 
     code: str

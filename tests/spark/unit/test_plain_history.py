@@ -15,7 +15,16 @@ from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.target.versions import TableFormat
 from tests.spark.batches import Batches, Record
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item, plain_copy_of, stopped_copy_of
+from tests.spark.history_model import (
+    FIELDS,
+    Model,
+    Version,
+    batch_of,
+    copy_of,
+    item,
+    plain_copy_of,
+    stopped_copy_of,
+)
 from tests.spark.unit.test_plain_views import duck
 from tests.support.nightly import nightly
 
@@ -195,10 +204,12 @@ def test_a_table_without_a_key_or_a_line_and_a_taken_name(tmp_path: Path) -> Non
 def test_versions_of_a_table_that_is_copied_anew_end_at_the_last_known_commit(
     tmp_path: Path, is_one_batch: bool
 ) -> None:
-    """The table was valid until then, also if its own last change is older; so a query of that time finds its rows."""
+    """The table was valid until then, also if its own last change is older; a query of that time finds its rows."""
     items = history_of(tmp_path)
     items.on_error = "park"
-    items.run([_at(items, "c", 10, 1), _at(items, "c", 11, 2)], loading=False, end_lsn=12, commit_us=12_000_000)
+    items.run(
+        [_at(items, "c", 10, 1), _at(items, "c", 11, 2)], loading=False, end_lsn=12, commit_us=12_000_000
+    )
     items.run([], loading=False, end_lsn=19, commit_us=19_000_000)
     trouble: list[Record] = [(None, _at(items, "u", 20, 9)[1])]
     if not is_one_batch:

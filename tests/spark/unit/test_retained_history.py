@@ -1,4 +1,4 @@
-"""The retention of a history, as DuckDB reads it: what is valid after it remains as it is, whatever files a cut takes."""
+"""The retention of a history, as DuckDB reads it: what is valid after it remains, whatever files a cut takes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def test_a_truncate_ends_rows_of_the_other_files_of_its_batch(
     keys = {number: tasks.bucket_of(bytes([2 * number]), 4) for number in range(1, 40)}
     first = next(number for number, bucket in keys.items() if bucket == 0)
     one, other = [number for number, bucket in keys.items() if bucket == 1][:2]
-    records = [items.change("c", 10, 1, after=item(one, "a")), items.change("c", 10, 2, after=item(first, "z"))]
+    records = [
+        items.change("c", 10, 1, after=item(one, "a")),
+        items.change("c", 10, 2, after=item(first, "z")),
+    ]
     records += [items.change("t", 20, 1), items.change("c", 100, 1, after=item(other, "b"))]
     items.run(records, loading=False)
     assert [file.last_us for file in items.entry().history] == [10_000_000, 20_000_000, 100_000_000]
@@ -85,7 +88,7 @@ def test_values_in_arrays_and_composites_that_python_does_not_have(
     items = Timed(tmp_path / "mirror", [*FIELDS, column("times", times), column("place", place)])
     items.scd_type = 2
     monkeypatch.setattr(items, "rows", list)  # Python has no such times
-    ages = {10: (-10**17, -800_000), 20: (-(10**17) + 1, -800_000), 30: (-(10**17) + 1, 3_000_000)}
+    ages = {10: (-(10**17), -800_000), 20: (-(10**17) + 1, -800_000), 30: (-(10**17) + 1, 3_000_000)}
     for lsn, (us, day) in ages.items():
         row = {**item(1, "a"), "times": [us], "place": {"day": day}}
         items.run([items.change("c" if lsn == 10 else "u", lsn, 1, after=row)], loading=False)
