@@ -67,11 +67,11 @@ class HistoryQuery(TableQuery):
         """
         is_copy = f"(op IN ({_listed(TRUNCATES)}) AND (place).phase = {SNAPSHOT})"
         ends = f"SELECT op, place, us, {is_copy} AS is_copy FROM lines WHERE op IN ({_listed(ENDS)})"
-        following = "lead(op) OVER (PARTITION BY is_copy ORDER BY place) AS following"
+        next_op = "lead(op) OVER (PARTITION BY is_copy ORDER BY place) AS next_op"
         end = self._dialect.struct({name: name for name in ("place", "us", "is_copy")})
         return (
-            f"SELECT {self._dialect.sorted_list(end)} AS ends FROM (SELECT *, {following} FROM ({ends}) AS e) AS f"
-            f" WHERE coalesce(following <> '{AGAIN}', true)"
+            f"SELECT {self._dialect.sorted_list(end)} AS ends FROM (SELECT *, {next_op} FROM ({ends}) AS e) AS f"
+            f" WHERE coalesce(next_op <> '{AGAIN}', true)"
         )
 
     def _seen(self) -> str:
