@@ -24,6 +24,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import fastavro
@@ -56,7 +57,7 @@ _OIDS = {
     "numeric": 1700, "uuid": 2950, "jsonb": 3802,
 }  # fmt: skip
 _TYPE = re.compile(r"([a-z0-9 ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
-_SOURCE = {"version": "testing", "connector": "postgresql", "db": "testing", "ts_ms": 0}
+_SOURCE = {"version": "testing", "connector": "postgresql", "db": "testing"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class Database:
         self._records: list[dict[str, Any]] = []
         self._offsets = itertools.count()
         self._applied: dict[str, int] = {}
+        self._commit_us = 0
         self.lsn = 0
         """The LSN of the last commit."""
         for table in tables:
@@ -169,24 +171,32 @@ class Database:
                 table.prefix = prefix
                 table.alter(table._columns)
 
-    def commit(self, *changes: Change, lsn: int | None = None) -> int:
+    def commit(self, *changes: Change, lsn: int | None = None, commit_time: datetime | None = None) -> int:
         """Commit changes in this order; return the LSN of the commit, which is higher than that of the last one.
 
         A TRUNCATE that copied rows of the table follow in the commit is the event that begins their copy.
+        `commit_time`: with a time zone; without it the times of `history` and of the mirror's versions are unknown.
+        Raises ConfigError for a time without a time zone.
         """
+        if commit_time is not None:
+            self._commit_us = _us_of(commit_time)
+        commit_us = None if commit_time is None else self._commit_us
         self.lsn = self.lsn + 100 if lsn is None else lsn
         for number, change in enumerate(changes, 1):
             begins = any(one.op == "r" and one.table is change.table for one in changes[number:])
             is_copy = change.op == "r" or (change.op == "t" and begins)
-            self._records.append(self._record(change, self.lsn, number, is_copy=is_copy))
+            self._records.append(self._record(change, self.lsn, number, is_copy=is_copy, commit_us=commit_us))
         return self.lsn
 
-    def _record(self, change: Change, lsn: int, number: int, *, is_copy: bool) -> dict[str, Any]:
+    def _record(
+        self, change: Change, lsn: int, number: int, *, is_copy: bool, commit_us: int | None
+    ) -> dict[str, Any]:
         table, row = change.table, change.after or change.before
         schema, _, name = table.name.partition(".")
         source = _SOURCE | {
             "name": self.prefix, "schema": schema, "table": name, "timeline": 1, "commit_lsn": lsn, "lsn": lsn,
             "tx_seq": number, "snapshot": "true" if is_copy else "false", "unchanged": change.unchanged,
+            "ts_ms": (commit_us or 0) // 1000, "ts_us": commit_us,
         }  # fmt: skip
         envelope = {"before": change.before, "after": change.after, "source": source, "op": change.op}
         key = None
@@ -241,7 +251,7 @@ class Database:
             batches.apply(
                 RecordsOnDriver(self.records.slice(done)),
                 with_loading({self.prefix: {"0": len(self._records)}}, topics),
-                SourcePosition(self.lsn + 1),
+                SourcePosition(self.lsn + 1, self._commit_us),
             )
         finally:
             batches.close()
@@ -249,6 +259,15 @@ class Database:
 
     def _schema(self, number: int) -> Any:
         return json.loads(self._schemas.texts[number])
+
+
+def _us_of(time: datetime) -> int:
+    """Return the microseconds since 1970. Raises ConfigError."""
+    if time.tzinfo is None:
+        raise ConfigError(
+            "a commit time has no time zone", hint="pass one, such as datetime(2026, 1, 31, tzinfo=UTC)"
+        )
+    return (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 @functools.lru_cache(maxsize=1000)

@@ -76,15 +76,23 @@ class Batches:
         return self._table.event(op, commit_lsn, tx_seq, **rest)
 
     def run(
-        self, records: Sequence[Record], *, loading: bool, accept_gaps: bool = False, end_lsn: int = 0
+        self,
+        records: Sequence[Record],
+        *,
+        loading: bool,
+        accept_gaps: bool = False,
+        end_lsn: int = 0,
+        commit_us: int = 0,
     ) -> list[dict[str, Any]]:
         """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end.
 
-        `end_lsn`: of its last commit, 0: unknown.
+        `end_lsn`, `commit_us`: of its last commit, 0: unknown.
         """
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn))
+            batches.apply(
+                RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn, commit_us)
+            )
         return self.rows()
 
     @contextmanager

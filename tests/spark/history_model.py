@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
 from cdcd.spark import history
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 
@@ -30,6 +33,32 @@ class Changes(Protocol[Sent]):
 
 def item(number: int, name: str | None, note: str | None = "n") -> Row:
     return {"id": number, "name": name, "note": note}
+
+
+class Timed(Batches):
+    """Batches whose commits have times: a commit's time is its LSN in seconds.
+
+    So a retention from an LSN on is the time since then.
+    """
+
+    def change(self, op: str, commit_lsn: int, tx_seq: int, **rest: Any) -> Record:
+        return super().change(op, commit_lsn, tx_seq, commit_us=commit_lsn * 1_000_000, **rest)
+
+    def retain_from(self, lsn: int) -> None:
+        """Retain what has ended after this LSN, from the next start on."""
+        self.history_retain_s = time.time() - lsn
+
+    def compact(self) -> None:
+        with self.mirror() as batches:
+            batches.compact()
+
+    def entry(self) -> TableEntry:
+        latest = read_latest(self.target)
+        assert latest is not None
+        return latest.tables[TOPIC]
+
+    def lines(self) -> int:
+        return sum(one.rows for one in self.entry().history)
 
 
 class Model:
@@ -89,7 +118,7 @@ def batch_of(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random
 def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
     """Copy the table again: most rows are as they were, some are not, some are not found, and some are found newly.
 
-    The stream changes or deletes others before their chunk is read.
+    The stream changes or deletes others before their chunk is read. Of some the note is not copied, so it is null.
     """
     records = [items.change("t", lsn, 1, snapshot=True)]
     new = [number for number in range(12) if number not in model.rows and chosen.random() < 0.3]
@@ -100,8 +129,9 @@ def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> li
         if kind < 0.2:
             model.end(old["id"], (lsn, 1))
         elif kind < 0.7:
+            row, lacks = ({**row, "note": None}, ["note"]) if kind > 0.62 else (row, [])
             model.put(row, (lsn, place))
-            records.append(items.change("r", lsn, place, after=row))
+            records.append(items.change("r", lsn, place, after=row, unchanged=lacks))
         elif kind < 0.85:
             model.put({**row, "name": "s"}, (lsn + 1, place))
             streamed.append(items.change("u", lsn + 1, place, after={**row, "name": "s"}))
@@ -113,6 +143,27 @@ def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> li
         model.put(row, (lsn, place))
         records.append(items.change("r", lsn, place, after=row))
     return [*records, *streamed]
+
+
+def stopped_copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Begin a copy that never is complete: it ends no row, whatever it has not read yet."""
+    records = [items.change("t", lsn, 1, snapshot=True)]
+    for place, old in enumerate(list(model.rows.values()), 2):
+        row = {**old, "name": chosen.choice([old["name"], "h"])}
+        if chosen.random() < 0.4:
+            model.put(row, (lsn, place))
+            records.append(items.change("r", lsn, place, after=row))
+    return records
+
+
+def plain_copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Copy the rows without a TRUNCATE before and without their notes: a row retains the one that it has."""
+    records = []
+    for place, old in enumerate(list(model.rows.values()), 1):
+        row = {**old, "name": chosen.choice([old["name"], "p"])}
+        model.put(row, (lsn, place))
+        records.append(items.change("r", lsn, place, after={**row, "note": None}, unchanged=["note"]))
+    return records
 
 
 def versions_of(spark: SparkSession, target: Path, **options: Any) -> list[Version]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -411,6 +412,25 @@ def test_an_update_of_a_key_that_lacks_values_ends_the_query(spark: SparkSession
     assert rows_of(tmp_path / "some") == [{"id": 2, "total": Decimal("9.50")}]
 
 
+def test_rows_and_columns_of_your_own(spark: SparkSession, tmp_path: Path) -> None:
+    """As the page has them: rows that leave a condition, deletes, and a column of a value that was not sent."""
+    page = (ROOT / "docs/spark/apply-changes.md").read_text()
+    deletes = "__change.op = 'd' OR NOT coalesce(total > 15, false)"
+    unchanged = re.search(r'unchanged_column="(concat.*)"', page)
+    assert deletes in page
+    assert unchanged is not None
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    shop.commit(*(orders.insert(id=number, total=Decimal(20 + number), note="long") for number in (1, 2, 3)))
+    shop.commit(orders.delete(id=2), orders.update(id=1, total=Decimal("21"), unchanged=["note"]))
+    shop.commit(orders.update(id=3, total=Decimal("9"), unchanged=["note"]))
+    changes = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection)
+    rows = row_changes(changes, unchanged="column").selectExpr("*", "upper(note) AS loud")
+    arguments = auto_cdc(changes) | {"unchanged_column": unchanged[1], "apply_as_deletes": deletes}
+    apply_changes(rows, tmp_path / "t", **arguments)  # type: ignore[arg-type]
+    assert rows_of(tmp_path / "t") == [{"id": 1, "total": Decimal("21.00"), "note": "long", "loud": "LONG"}]
+
+
 def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> None:
     orders, lines = Table("public.orders", ORDERS, key=["id"]), Table("public.lines", {"id": "int"})
     shop = Database(orders, lines)
@@ -418,6 +438,11 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
     changes = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection)
     with pytest.raises(Exception, match=r"CDCD-SPARK-READ: an update lacks TOASTed values"):
         row_changes(changes, truncates="row").select("id").collect()
+    copied = changes.where("op = 'u'").withColumn("op", F.lit("r"))
+    with pytest.raises(
+        Exception, match=r"CDCD-SPARK-READ: a copied row lacks columns .*copy the table with them"
+    ):
+        row_changes(copied).select("id").collect()
     with pytest.raises(Exception, match=r"CDCD-SPARK-READ: the table was truncated"):
         row_changes(changes, unchanged="column").select("id").collect()
     without = decode(shop.frame(spark), topic=lines.topic, connection=shop.connection)

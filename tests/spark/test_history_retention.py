@@ -1,15 +1,12 @@
 """The retention of a history: what has ended before it goes, what is valid after it remains as it is.
 
-The judge is the model of `test_row_history`, which replays the changes one by one. A commit's time is its LSN in
-seconds, so that a retention from an LSN on is the time since then.
+The judge is the model of `test_row_history`, which replays the changes one by one.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,35 +15,21 @@ from cdcd.errors import ConfigError
 from cdcd.spark import history, read_mirror
 from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.tables import history_merges
-from cdcd.spark.target.commit_log import read_latest
-from cdcd.spark.target.versions import TableEntry
-from tests.spark.batches import TOPIC, Batches, Record
-from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, copy_of, item, versions_of
+from tests.spark.batches import Record
+from tests.spark.history_model import (
+    FIELDS,
+    TABLE,
+    Model,
+    Timed,
+    Version,
+    batch_of,
+    copy_of,
+    item,
+    stopped_copy_of,
+    versions_of,
+)
 from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly
-
-
-class Timed(Batches):
-    """Batches whose commits have times."""
-
-    def change(self, op: str, commit_lsn: int, tx_seq: int, **rest: Any) -> Record:
-        return super().change(op, commit_lsn, tx_seq, commit_us=commit_lsn * 1_000_000, **rest)
-
-    def retain_from(self, lsn: int) -> None:
-        """Retain what has ended after this LSN, from the next start on."""
-        self.history_retain_s = time.time() - lsn
-
-    def compact(self) -> None:
-        with self.mirror() as batches:
-            batches.compact()
-
-    def entry(self) -> TableEntry:
-        latest = read_latest(self.target)
-        assert latest is not None
-        return latest.tables[TOPIC]
-
-    def lines(self) -> int:
-        return sum(one.rows for one in self.entry().history)
 
 
 @pytest.fixture
@@ -67,6 +50,8 @@ def test_what_is_valid_after_the_retention_remains(
     model, chosen = Model(), random.Random(seed)
     for batch in range(1, 12):
         make = copy_of if batch in (4, 5, 10) else batch_of
+        if batch == 5:
+            items.run(stopped_copy_of(items, model, 450, chosen), loading=True)
         items.run(make(items, model, 100 * batch, chosen), loading=False)
         items.retain_from(100 * batch - 450)
         items.compact()

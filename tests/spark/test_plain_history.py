@@ -43,3 +43,23 @@ def test_the_versions_are_those_of_history(spark: SparkSession, tmp_path: Path) 
     found = rows_of(spark, items)
     assert found == sorted(map(repr, history(spark, str(items.target), TABLE).collect()))
     assert len(found) == len(model.versions) + 3
+
+
+def test_times_inside_arrays_and_composites_differ_by_microseconds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    times = {"type": "array", "items": ["null", {"type": "long", "logicalType": "timestamp-micros"}]}
+    local = {"type": "long", "logicalType": "local-timestamp-micros"}
+    parts = [{"name": "seen", "type": ["null", local], "default": None}]
+    place = {"type": "record", "name": "Place", "fields": parts}
+    items = Batches(tmp_path / "mirror", [FIELDS[0], column("times", times), column("place", place)])
+    items.scd_type = 2
+    began = 1_700_000_000_123_000
+    for lsn, of_times, of_place in ((10, began, None), (20, began + 456, None), (30, began + 456, began)):
+        row = {"id": 1, "times": [of_times], "place": {"seen": of_place}}
+        items.run([items.change("c" if lsn == 10 else "u", lsn, 1, after=row)], loading=False)
+    row = {"id": 1, "times": [began + 456], "place": {"seen": began + 1}}
+    items.run([items.change("u", 40, 1, after=row)], loading=False)
+    found = rows_of(spark, items)
+    assert len(found) == 4
+    assert found == sorted(map(repr, history(spark, str(items.target), TABLE).collect()))

@@ -32,7 +32,16 @@ from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from cdcd.spark.testing import Database, Table
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, item, versions_of
+from tests.spark.history_model import (
+    FIELDS,
+    TABLE,
+    Model,
+    Version,
+    batch_of,
+    item,
+    plain_copy_of,
+    versions_of,
+)
 from tests.spark.unit.test_plain_views import duck
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly, nightly_except
@@ -56,7 +65,8 @@ def test_the_versions_are_those_of_a_replay(
     for batch in range(1, 15):
         with items.mirror() as batches:
             batches.compact()
-        items.run(batch_of(items, model, 100 * batch, chosen), loading=False)
+        make = plain_copy_of if batch in (5, 11) else batch_of
+        items.run(make(items, model, 100 * batch, chosen), loading=False)
         if batch == 8:
             earlier, at = model.versions, read_mirror(items.target).at
     assert items.rows() == sorted(model.rows.values(), key=lambda row: row["id"])
@@ -119,6 +129,22 @@ def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSessi
         (1, "a", "n", (10, 1), (30, 1)),
         (1, "a", "n", (30, 2), None),
     ]
+
+
+def test_a_copy_that_begins_again_before_it_is_complete_ends_no_row(
+    spark: SparkSession, items: Batches
+) -> None:
+    """The copy that is complete ends row 3, which it has not found, at its own TRUNCATE."""
+    items.run([items.change("c", 10, number, after=item(number, "a")) for number in (1, 2, 3)], loading=False)
+    for lsn in (20, 30):
+        begun = [items.change("t", lsn, 1, snapshot=True), items.change("r", lsn, 2, after=item(1, "a"))]
+        items.run(begun, loading=True)
+    again = [items.change("r", 90, 1 + number, after=item(number, "a")) for number in (1, 2)]
+    items.run([items.change("t", 90, 1, snapshot=True), *again], loading=False)
+    expected = [(number, "a", "n", (10, number), None) for number in (1, 2)]
+    assert versions_of(spark, items.target) == [*expected, (3, "a", "n", (10, 3), (90, 1))]
+    items.run([items.change("t", 95, 1, snapshot=True)], loading=False)
+    assert [one[4] for one in versions_of(spark, items.target)] == [(95, 1), (95, 1), (90, 1)]
 
 
 def test_a_change_of_the_key_ends_a_row_with_the_values_of_the_new_one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.spark import decode
-from cdcd.spark.reading.mirror import Mirror
+from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.testing import Database, Table
+from tests.spark.unit.test_plain_history import rows_of
 from tests.support.pages import python_blocks
 
 ORDERS = {"id": "bigint", "total": "numeric(10,2)", "note": "text", "paid_at": "timestamptz"}
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+VIEW = "public_orders_history"
 
 
 def _rows(opened: Mirror, table: Table) -> list[dict[str, Any]]:
@@ -82,6 +84,26 @@ def test_a_table_is_copied_again_in_one_commit(tmp_path: Path) -> None:
     shop.commit(orders.insert(id=1), orders.insert(id=2))
     shop.commit(orders.truncate(), orders.copied(id=2), orders.copied(id=3))
     assert _rows(shop.mirror(tmp_path), orders) == [{"id": 2}, {"id": 3}]
+
+
+def test_commits_have_the_times_that_a_test_gives_them(tmp_path: Path) -> None:
+    """In the history, and for a version of the mirror as of a time; without a time both are unknown."""
+    orders = Table("public.orders", {"id": "bigint"}, key=["id"])
+    shop = Database(orders)
+    times = [AT, AT + timedelta(minutes=1, microseconds=7)]
+    shop.commit(orders.insert(id=1), commit_time=times[0])
+    shop.mirror(tmp_path / "mirror", stored_as_scd_type=2)
+    shop.commit(orders.delete(id=1), orders.insert(id=2), commit_time=times[1])
+    opened = shop.mirror(tmp_path / "mirror")
+    shown = sorted((one["id"], one["__start_time"], one["__end_time"]) for one in rows_of(opened, VIEW))
+    assert shown == [(1, *times), (2, times[1], None)]
+    assert opened.commit_time == times[1]
+    assert _rows(read_mirror(tmp_path / "mirror", at=AT + timedelta(seconds=30)), orders) == [{"id": 1}]
+    shop.commit(orders.insert(id=3))
+    (found,) = [one for one in rows_of(shop.mirror(tmp_path / "mirror"), VIEW) if one["id"] == 3]
+    assert found["__start_time"] is None
+    with pytest.raises(ConfigError, match="no time zone"):
+        shop.commit(orders.insert(id=4), commit_time=datetime(2026, 1, 1))
 
 
 def test_what_ends_a_mirror_is_raised(tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ __all__ = ["CHANGE", "auto_cdc", "row_changes"]
 
 CHANGE = "__change"
 _FIELDS = ("op", "timeline", "commit_lsn", "tx_seq", "unchanged")
+_COPIED_HINT = (
+    'apply_changes has the stored value, or null: unchanged="column"; for a flow of a pipeline leave the columns out '
+    "of the frame, too, or copy the table with them"
+)
 _SEQUENCE = f"struct({CHANGE}.timeline, {CHANGE}.commit_lsn, {CHANGE}.tx_seq)"
 
 
@@ -37,8 +41,9 @@ def row_changes(
 
     A delete has its key, and nulls. `__change` has `op`, `timeline`, `commit_lsn`, `tx_seq` and `unchanged`.
     Tombstones are left out; a broken record, which `decode` has put in quarantine, ends the query. `unchanged`: an
-    update without the TOASTed values that PostgreSQL did not send ends the query ("error"), or has nulls, and their
-    columns in `__change.unchanged` ("column"); if it changed the key, it always ends the query. `truncates`: a
+    update without the TOASTed values that PostgreSQL did not send, and a copied row without some columns
+    (`snapshot.overrides`), ends the query ("error"), or has nulls, and their columns in `__change.unchanged`
+    ("column"); if an update changed the key, it always ends the query. `truncates`: a
     TRUNCATE ends the query ("error"), or is a row of nulls ("row"). `accept_gaps`: leave gap markers out; otherwise
     one ends the query, unless a TRUNCATE and all rows follow it. Raises ConfigError for an unknown value, a frame
     without these columns, or a table without a key.
@@ -96,7 +101,11 @@ def _refused(is_partial: Column, unchanged: bool, truncates: bool) -> Iterator[t
             "FULL on the table, or leave the columns out"
         )
         lacking = SparkReadError("an update lacks TOASTed values, which PostgreSQL did not send", hint=hint)
-        yield is_partial, lacking
+        copied = SparkReadError(
+            "a copied row lacks columns that snapshot.overrides leaves out (`columns`)", hint=_COPIED_HINT
+        )
+        yield (F.col("op") == "r") & is_partial, copied
+        yield (F.col("op") != "r") & is_partial, lacking
     else:
         hint = "set REPLICA IDENTITY FULL on the table, or leave the columns with such values out (`columns`)"
         moved = ChangesInvalid(

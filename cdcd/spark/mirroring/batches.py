@@ -29,7 +29,7 @@ from cdcd.spark.tables.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.tables.history_merges import HistoryMerges
 from cdcd.spark.tables.next_version import incomplete_tables, next_version, park, with_position, with_readable
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
-from cdcd.spark.tables.plan_anew import plan_or_anew, resumed
+from cdcd.spark.tables.plan_anew import known_us, plan_or_anew, resumed
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.target.left_files import has_files
 from cdcd.spark.target.target_writer import TargetWriter
@@ -357,6 +357,7 @@ class MirrorBatches:
                     parks=self._parks,
                     is_open=self._open is not None,
                     has_history=has_history,
+                    known_us=known_us(before, version),
                 )
         return plans, entries, failures
 

@@ -11,12 +11,12 @@ its operation `op`, its position `place`, the time of its commit `us`, the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from cdcd.spark.decoding.columns import arrow_type
-from cdcd.spark.decoding.events import ENDS, SNAPSHOT
+from cdcd.spark.decoding.events import AGAIN, ENDS, SNAPSHOT, TRUNCATES
 from cdcd.spark.reading.plain_query import TableQuery, types_of, united
 from cdcd.spark.target.shape import SPECIAL, Field
 
@@ -61,17 +61,24 @@ class HistoryQuery(TableQuery):
                 yield self.select(one, relation, f"k, {_CHANGE}")
 
     def _ends(self) -> str:
-        """Return the changes that end all rows, as one list in their order."""
-        is_copy = f"(op = 't' AND (place).phase = {SNAPSHOT})"
-        end = self._dialect.struct({"place": "place", "us": "us", "is_copy": is_copy})
-        ops = ", ".join(f"'{op}'" for op in ENDS)
-        return f"SELECT {self._dialect.sorted_list(end)} AS ends FROM lines WHERE op IN ({ops})"
+        """Return the changes that end all rows, as one list in their order.
+
+        Without the TRUNCATEs of copies that another copy followed too soon: see `row_history`.
+        """
+        is_copy = f"(op IN ({_listed(TRUNCATES)}) AND (place).phase = {SNAPSHOT})"
+        ends = f"SELECT op, place, us, {is_copy} AS is_copy FROM lines WHERE op IN ({_listed(ENDS)})"
+        next_op = "lead(op) OVER (PARTITION BY is_copy ORDER BY place) AS next_op"
+        end = self._dialect.struct({name: name for name in ("place", "us", "is_copy")})
+        return (
+            f"SELECT {self._dialect.sorted_list(end)} AS ends FROM (SELECT *, {next_op} FROM ({ends}) AS e) AS f"
+            f" WHERE coalesce(next_op <> '{AGAIN}', true)"
+        )
 
     def _seen(self) -> str:
         """Return the lines of rows with the position of the one before."""
-        ops = ", ".join(f"'{op}'" for op in ENDS)
         previous = f"lag(place) OVER ({_BY_KEY}) AS previous"
-        return f"SELECT lines.*, ends, {previous} FROM lines CROSS JOIN ends WHERE op NOT IN ({ops})"
+        is_row = f"op NOT IN ({_listed(ENDS)})"
+        return f"SELECT lines.*, ends, {previous} FROM lines CROSS JOIN ends WHERE {is_row}"
 
     def _ends_between(self, condition: str = "true") -> str:
         """Return the number of ends between a line and the line before."""
@@ -176,3 +183,7 @@ class HistoryQuery(TableQuery):
     def _position(self, place: str) -> str:
         parts = self._dialect.struct({name: f"({place}).{name}" for name in _SHOWN_POSITION})
         return f"CASE WHEN {place} IS NOT NULL THEN {parts} END"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(f"'{one}'" for one in texts)

@@ -22,7 +22,7 @@ from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
-from cdcd.spark.decoding.events import SNAPSHOT
+from cdcd.spark.decoding.events import AGAIN, SNAPSHOT, TRUNCATES
 from cdcd.spark.decoding.exact_json import EXACT_JSON
 from cdcd.spark.reading.chosen_table import refuse_unfinished, topic_of
 from cdcd.spark.reading.mirror import At, read_mirror
@@ -173,7 +173,7 @@ def _in_tasks(spark: SparkSession, count: int, read: Reading, columns: pa.Schema
 
 def _versions(lines: DataFrame, ends: DataFrame, entry: TableEntry, tracked: Sequence[str]) -> DataFrame:
     """Return the versions: lines of one key in their order, those without a difference as one."""
-    all_ends = ends.agg(F.sort_array(F.collect_list(_CHANGE)).alias(_ENDS))
+    all_ends = _counted(ends).agg(F.sort_array(F.collect_list(_CHANGE)).alias(_ENDS))
     filled = _filled(lines.crossJoin(F.broadcast(all_ends)), entry)
     by_key = Window.partitionBy(KEY).orderBy(f"{_CHANGE}.at")
     before = F.lag(F.struct(_ROW, "is_known", _CHANGE)).over(by_key)
@@ -202,6 +202,19 @@ def _versions(lines: DataFrame, ends: DataFrame, entry: TableEntry, tracked: Seq
         F.timestamp_micros("began.commit_us").alias(_START_TIME),
         F.timestamp_micros("ended.commit_us").alias(_END_TIME),
     )
+
+
+def _counted(ends: DataFrame) -> DataFrame:
+    """Return the changes that end all rows, without the TRUNCATEs of copies that another copy followed too soon."""
+    in_order = Window.partitionBy(_is_copy(F.col(_CHANGE))).orderBy(f"{_CHANGE}.at")
+    following = F.lead(F.col(_CHANGE)["op"]).over(in_order)
+    is_counted = F.coalesce(following != AGAIN, F.lit(True))
+    return ends.select(_CHANGE, is_counted.alias("is_counted")).where("is_counted").select(_CHANGE)
+
+
+def _is_copy(end: Column) -> Column:
+    """Return whether an end of all rows is the TRUNCATE of a copy."""
+    return end["op"].isin(*TRUNCATES) & (end["at"]["phase"] == SNAPSHOT)
 
 
 def _filled(lines: DataFrame, entry: TableEntry) -> DataFrame:
@@ -250,7 +263,7 @@ def _ended(following: Column) -> Column:
 
     The TRUNCATE of a copy ends the rows that are not there any more: those without a next line, or with an insert, or
     with a line after the next copy. A row that is copied, or that the stream changes or deletes before it is copied,
-    was there until then.
+    was there until then. A copy that was not complete when the next one began ends nothing (`_counted`).
     """
     first_end = F.get(F.filter(_ENDS, lambda one: one["at"] > F.col(_CHANGE)["at"]), F.lit(0))
     was_there = following["at"].isNotNull() & _passes(F.col(_CHANGE), following)
@@ -261,8 +274,7 @@ def _passes(line: Column, following: Column) -> Column:
     """Return whether no end is between two lines of a row, or only that of the copy whose row the later line is."""
     ends = F.filter(_ENDS, lambda one: (one["at"] > line["at"]) & (one["at"] < following["at"]))
     end = F.get(ends, F.lit(0))
-    is_of_copy = (end["op"] == "t") & (end["at"]["phase"] == SNAPSHOT)
-    return (F.size(ends) == 0) | ((F.size(ends) == 1) & is_of_copy & (following["op"] != "c"))
+    return (F.size(ends) == 0) | ((F.size(ends) == 1) & _is_copy(end) & (following["op"] != "c"))
 
 
 def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Column:

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
+from cdcd.spark.decoding.exact_json import EXACT_JSON
 from cdcd.spark.target.shape import KEY
 from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 
@@ -281,7 +282,8 @@ class SparkSQL(_Dialect):
     def comparable(self, expression: str, arrow: pa.DataType) -> str:
         """Spark compares no maps."""
         if pa.types.is_nested(arrow):
-            return f"to_json(named_struct('v', {expression}))"
+            options = ", ".join(quoted_for_spark(text) for pair in EXACT_JSON.items() for text in pair)
+            return f"to_json(named_struct('v', {expression}), map({options}))"
         return f"CAST({expression} AS STRING)" if pa.types.is_floating(arrow) else expression
 
     def _list(self, item: str) -> str:

@@ -22,12 +22,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.spark.decoding.events import ENDS
+from cdcd.spark.decoding.events import ENDS, Sequence
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables import compaction
 from cdcd.spark.tables.compaction import Merge, MergeResult, Merges, MergeStopped
-from cdcd.spark.tables.history_retention import is_copy_among, retained_ends, retained_rows
-from cdcd.spark.tables.table_files import read_history, read_history_keys, write_history
+from cdcd.spark.tables.history_retention import (
+    End,
+    counted_ends,
+    ends_of,
+    first_of,
+    retained_ends,
+    retained_rows,
+)
+from cdcd.spark.tables.table_files import read_history, read_history_changes, read_history_keys, write_history
 from cdcd.spark.tables.tasks import by_bucket
 from cdcd.spark.target.large_columns import in_few_chunks
 from cdcd.spark.target.shape import CHANGE, KEY, history_schema
@@ -74,7 +81,7 @@ class HistoryMerges:
         )
 
     def _next_cut(self, topic: str, entry: TableEntry) -> Merge | None:
-        if self._retain_s is None or self._is_loading(topic):
+        if self._retain_s is None or self._is_loading(topic) or entry.copying:
             return None
         now_us, retain_us = int(self._clock() * 1e6), int(self._retain_s * 1e6)
         return next_cut(topic, entry, now_us - retain_us, now_us - int(retain_us * (1 + OVERDUE)))
@@ -143,17 +150,14 @@ def _cut(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.E
     try:
         with tempfile.TemporaryDirectory(prefix="cdcd-history-") as folder:
             ends = _split(target, entry, merge.history, Path(folder), parts, stopping)
-            later = pa.chunked_array([], pa.binary())
-            if is_copy_among(ends):
-                later = _keys_of(target, entry.history[len(merge.history) :])
-            still_ends = ends.slice(0, 0)
+            counted, firsts, later = _among_later(target, entry.history[len(merge.history) :], ends)
             for number in range(parts):
                 _check(stopping)
-                rows = retained_rows(_part(folder, number, entry), ends, shape, later)
+                rows = retained_rows(_part(folder, number, entry), counted, shape, later)
                 written += _written(target, entry, rows)
-                of_part = retained_ends(ends, [rows])
-                still_ends = max(still_ends, of_part, key=len)
-            return [*written, *_written(target, entry, still_ends)]
+                firsts.append(first_of(rows))
+            retained = retained_ends(ends, [one for one in firsts if one is not None])
+            return [*written, *_written(target, entry, retained)]
     except BaseException:
         remove_unneeded(target, [one.path for one in written])
         raise
@@ -187,6 +191,27 @@ def _split(
 def _part(folder: str, number: int, entry: TableEntry) -> pa.Table:
     with pa.OSFile(f"{folder}/{number}") as source:
         return pa.ipc.open_file(source).read_all().cast(history_schema(entry.fields))
+
+
+def _among_later(
+    target: Storage, files: Iterable[BucketFile], ends: pa.Table
+) -> tuple[list[End], list[Sequence | None], pa.ChunkedArray]:
+    """Return the ends that count; of later files the first positions, and the keys, if a copy is among the ends.
+
+    A later file of the same batch may have lines before one of these ends: the batch has several files.
+    """
+    if not ends.num_rows:
+        return [], [], pa.chunked_array([], pa.binary())
+    later: list[End] = []
+    firsts = []
+    for file in files:
+        lines = read_history_changes(target, file)
+        is_end = pc.is_in(pc.struct_field(lines[CHANGE], "op"), pa.array(ENDS))
+        later += ends_of(lines.filter(is_end))
+        firsts.append(first_of(lines.filter(pc.invert(is_end))))
+    counted = counted_ends(ends_of(ends), later)
+    has_copy = any(one.is_copy for one in counted)
+    return counted, firsts, _keys_of(target, files if has_copy else [])
 
 
 def _keys_of(target: Storage, files: Iterable[BucketFile]) -> pa.ChunkedArray:

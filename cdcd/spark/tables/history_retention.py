@@ -1,14 +1,14 @@
 """What remains of the oldest lines of a history when the versions that have ended before them are removed. Pure.
 
-In: all lines of a history up to some line, those of rows of all keys or of some; the keys of later lines.
+In: the oldest lines of a history, those of rows of all keys or of some; the keys and the ends of later lines.
 Out: the lines that remain.
 Invariant: a version of a row that is valid after the last of these lines remains as it is: its start, its end and all
 its values. The first line of a key that remains has the values that it did not send. All others are gone.
 Must not: do I/O; look at a clock.
 
 The rules of a version are those of `row_history`: lines of a key without a difference are one version; a TRUNCATE of
-a snapshot ends the rows that have no line between it and the next one, or an insert; any other end of all rows ends
-each.
+a snapshot ends the rows that have no line between it and the next one, or an insert, unless the next snapshot began
+before it was complete; any other end of all rows ends each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.spark.decoding.events import SNAPSHOT, Sequence
+from cdcd.spark.decoding.columns import plain_type
+from cdcd.spark.decoding.events import AGAIN, SNAPSHOT, TRUNCATES, Sequence
 from cdcd.spark.tables.arrow_fold import is_after
 from cdcd.spark.target.large_columns import is_among, taken, taken_values
 from cdcd.spark.target.shape import (
@@ -36,7 +37,7 @@ from cdcd.spark.target.shape import (
     history_schema,
 )
 
-__all__ = ["is_copy_among", "retained_ends", "retained_rows"]
+__all__ = ["End", "counted_ends", "ends_of", "first_of", "retained_ends", "retained_rows"]
 
 _AT = [one.name for one in AT_TYPE]
 Numbers = Any
@@ -45,42 +46,72 @@ Flags = Any
 """A numpy array of booleans."""
 
 
-def retained_rows(rows: pa.Table, ends: pa.Table, shape: TableShape, later: pa.ChunkedArray) -> pa.Table:
-    """Return the lines of rows that remain. `ends`: all lines that end all rows.
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of all rows."""
+
+    at: Sequence
+    op: str
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a row continues until a later line of a copy, an update or a delete."""
+        return self.op in TRUNCATES and self.at.phase == SNAPSHOT
+
+
+def ends_of(lines: pa.Table) -> list[End]:
+    """Return the ends of all rows that lines are."""
+    ops = pc.struct_field(lines[CHANGE], "op").to_pylist()
+    return [End(at, op) for at, op in zip(_ats(lines), ops, strict=True)]
+
+
+def counted_ends(ends: Iterable[End], later: Iterable[End]) -> list[End]:
+    """Return the ends without those of copies that were not complete when the next one began.
+
+    `later`: the ends in later files.
+    """
+    found: list[End] = []
+    following = ""
+    mine = set(ends)
+    for one in sorted(mine.union(later), key=lambda end: end.at, reverse=True):
+        is_counted = not one.is_copy or following != AGAIN
+        following = one.op if one.is_copy else following
+        if is_counted and one in mine:
+            found.append(one)
+    return found[::-1]
+
+
+def retained_rows(
+    rows: pa.Table, ends: list[End], shape: TableShape, later: pa.ChunkedArray | pa.Array
+) -> pa.Table:
+    """Return the lines of rows that remain. `ends`: all ends of rows, of `counted_ends`.
 
     `later`: the keys of lines that follow, which may be those of a copy.
     """
     if not rows.num_rows:
         return rows
     rows = _in_order(rows)
-    found = _Lines(rows, _ends_of(ends), shape)
+    found = _Lines(rows, ends, shape)
     remains = found.remains(np.asarray(is_among(rows[KEY], later).combine_chunks()))
     return found.filled(remains).filter(pa.array(remains))
 
 
-def retained_ends(ends: pa.Table, rows: Iterable[pa.Table]) -> pa.Table:
-    """Return the lines that end all rows, without those before all rows that remain."""
-    firsts = [min(_ats(one)) for one in rows if one.num_rows]
-    still = [place for place, at in enumerate(_ats(ends)) if firsts and at > min(firsts)]
+def retained_ends(ends: pa.Table, firsts: Iterable[Sequence]) -> pa.Table:
+    """Return the lines that end all rows, without those before all other lines, of which `firsts` has the first ones.
+
+    Those that remain are the last ones, so the copy before one of them is the same as it was (`counted_ends`).
+    """
+    first = min(firsts, default=None)
+    still = [place for place, at in enumerate(_ats(ends)) if first is not None and at > first]
     return ends.take(pa.array(still, pa.int64()))
 
 
-def is_copy_among(ends: pa.Table) -> bool:
-    """Return whether a copy of the table began among the lines."""
-    return any(one.is_copy for one in _ends_of(ends))
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """An end of all rows. `is_copy`: a row continues until a later line of a copy, an update or a delete."""
-
-    at: Sequence
-    is_copy: bool
-
-
-def _ends_of(ends: pa.Table) -> list[_End]:
-    ops = pc.struct_field(ends[CHANGE], "op").to_pylist()
-    return [_End(at, op == "t" and at.phase == SNAPSHOT) for at, op in zip(_ats(ends), ops, strict=True)]
+def first_of(lines: pa.Table) -> Sequence | None:
+    """Return a position that is not after the first one of lines, None without lines."""
+    if not lines.num_rows:
+        return None
+    places = _positions(lines)
+    return Sequence(pc.min(places["timeline"]).as_py(), pc.min(places["commit_lsn"]).as_py(), SNAPSHOT, 0)
 
 
 def _ats(lines: pa.Table) -> list[Sequence]:
@@ -102,7 +133,7 @@ def _positions(rows: pa.Table) -> pa.Table:
 class _Lines:
     """Lines of rows in order. The arrays have a value for each of them."""
 
-    def __init__(self, rows: pa.Table, ends: list[_End], shape: TableShape) -> None:
+    def __init__(self, rows: pa.Table, ends: list[End], shape: TableShape) -> None:
         self._rows, self._fields = rows, shape.fields
         self._count = rows.num_rows
         self._all = np.arange(self._count)
@@ -236,8 +267,9 @@ class _Lines:
 
 def _equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:
     """Return whether values are equal, null to null, and a NaN to itself."""
-    if pa.types.is_nested(left.type):
-        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    if pa.types.is_nested(left.type):  # Python has no date before the year 1, or after 9999
+        plain = (one.cast(plain_type(one.type)).to_pylist() for one in (left, right))
+        pairs = zip(*plain, strict=True)
         return np.array([repr(one) == repr(other) for one, other in pairs], dtype=bool)
     if pa.types.is_floating(left.type):
         whole = pa.int32() if left.type == pa.float32() else pa.int64()

@@ -4,7 +4,8 @@ In: the records of a bucket, those decoded that columns can have; the plan of th
 Out: one line for each change, with the row after it: the columns of `history_schema`, in tables of a bounded size.
 Invariant: each change after the watermark is there once, those before a TRUNCATE too, the TRUNCATE itself, and a line
 where changes are missing. A line has what the change has: a value that PostgreSQL did not send is not repeated, so
-the lines of a batch have about its bytes. The exception is a row that got another key: it has all values.
+the lines of a batch have about its bytes. The exceptions are a row that got another key, and a copied row without
+some columns: these have all values.
 Must not: write.
 """
 
@@ -43,6 +44,9 @@ _AT = ["timeline", "commit_lsn", "phase", "tx_seq"]
 PIECE_BYTES = 64 << 20
 """About the most bytes of a table of lines, unless one line has more: a column of Arrow has a limit."""
 _UNSENT_TYPE = CHANGE_TYPE.field("unsent").type
+_WHOLE = ("c", "r")
+"""The operations whose lines have all values, also of columns that were not sent: those of a row with another key,
+and those of a copied row without some columns (`snapshot.overrides`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,13 @@ def history_rows(found: Decoded, plan: TablePlan, bucket: int, target: Target) -
             others = plan.events_in(found.records)
         else:
             parts.append(in_columns)
-    truncates = (_end_at(at, op="t") for at in plan.truncates)
+    truncates = (_end_at(at, op="t" if at not in plan.again else ev.AGAIN) for at in plan.truncates)
     events = order_events([*truncates, *(_as_end(one, plan) for one in others)], shape)
     if plan.lost_after is not None:
-        events.insert(0, _end_at(plan.lost_after._replace(tx_seq=plan.lost_after.tx_seq + 1)))
+        lost_at = plan.lost_after._replace(tx_seq=plan.lost_after.tx_seq + 1)
+        events.insert(0, _end_at(lost_at, plan.known_us))
     known = as_complete(read_bucket(target, shape, None))
-    if bound == plan.shape.watermark and any(one.op == "c" and one.unchanged for one in events):
+    if bound == plan.shape.watermark and any(one.op in _WHOLE and one.unchanged for one in events):
         rows = complete_rows(events, plan, shape, bucket, target)
         known = pa.concat_tables([rows, incomplete_rows(plan, shape, bucket, target)])
     is_whole, has_ends = bucket == ALL_BUCKETS, bucket in (0, ALL_BUCKETS)  # the ends are lines of one bucket
@@ -84,7 +89,12 @@ def history_rows(found: Decoded, plan: TablePlan, bucket: int, target: Target) -
 
 
 def _as_end(event: ev.Event, plan: TablePlan) -> ev.Event:
-    """Return the marker of a gap as the end of all rows: they are copied again. Not of one that is accepted."""
+    """Return the marker of a gap as the end of all rows: they are copied again. Not of one that is accepted.
+
+    Return the TRUNCATE of a copy that began before the copy before it was complete as such a one.
+    """
+    if event.op == "t" and event.sequence in plan.again:
+        return event._replace(op=ev.AGAIN)
     return event if event.op != "g" or plan.accepts_gaps else _end_at(event.sequence, event.commit_us)
 
 
@@ -96,9 +106,10 @@ def _end_at(at: ev.Sequence, commit_us: int | None = None, op: str = ev.LOST) ->
 
 
 def _lines_in_columns(changes: Changes, shape: TableShape) -> pa.Table | None:
-    """Return the lines of changes; None if a row got another key, and some of its values were not sent."""
+    """Return the lines of changes; None if a line has values of the row before, which were not sent."""
     rows = _each_once(changes.rows.filter(is_after(changes.rows, shape.watermark)))
-    if pc.any(pc.and_(lacks_values(rows["unchanged"]), pc.equal(rows["op"], "c"))).as_py():
+    is_whole = pc.is_in(rows["op"], pa.array(_WHOLE))
+    if pc.any(pc.and_(lacks_values(rows["unchanged"]), is_whole)).as_py():
         return None
     is_delete = pc.equal(rows["op"], "d")
     present, deleted = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)

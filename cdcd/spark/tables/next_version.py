@@ -46,15 +46,22 @@ def next_version(
         tables[topic] = replace(after, files=entry.files, deltas=()) if plans[topic].is_open else after
     # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
+    loading = set(loading_of(offsets)) - dropped.keys()
     last = max((one.applied for one in (*tables.values(), *dropped.values())), default=BEGINNING)
     return replace(
         version,
         commit_lsn=max(last.commit_lsn, 0),
         offsets=offsets_after(version, offsets),
-        tables=tables,
+        tables={topic: _complete_if_copied(one, loading) for topic, one in tables.items()},
         dropped=dropped,
-        loading=tuple(sorted(set(loading_of(offsets)) - dropped.keys())),
+        loading=tuple(sorted(loading)),
     )
+
+
+def _complete_if_copied(entry: TableEntry, loading: Collection[str]) -> TableEntry:
+    """Return the entry; its copy is complete if it is not loading. A parked table has no rows of a copy."""
+    is_complete = entry.copying and entry.parked is None and entry.topic not in loading
+    return replace(entry, copying=False) if is_complete else entry
 
 
 def with_position(version: TargetVersion, before: TargetVersion, position: SourcePosition) -> TargetVersion:
@@ -87,9 +94,11 @@ def park(
         is_late = topic in version.loading and topic not in before.tables
         end_lsn = 0 if is_late or topic in before.loading else before.end_lsn
         offsets: Mapping[str, int] | None = before.offsets.get(topic, {})
+        commit_us = before.commit_us if end_lsn else 0
         if entry.parked is not None:  # its rows are still those from before the first error
             end_lsn, offsets = entry.parked.end_lsn, entry.parked.offsets
-        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets))
+            commit_us = entry.parked.commit_us
+        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets, commit_us))
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
     return replace(version, tables=tables, dropped=dropped)
 

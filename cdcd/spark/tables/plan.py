@@ -19,6 +19,7 @@ from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.columns import AvroType, arrow_type, continues, has_same_bytes, without_null
 from cdcd.spark.decoding.events import (
     BEGINNING,
+    SNAPSHOT,
     Event,
     Sequence,
     check_gap,
@@ -76,9 +77,13 @@ class TablePlan:
     """Changes up to this position are of a former table of the same name."""
     truncates: tuple[Sequence, ...] = ()
     """The positions of the TRUNCATEs of a keyed table, whose records are in one bucket only."""
+    again: tuple[Sequence, ...] = ()
+    """Those of `truncates` that are of a copy which began before the copy before it was complete (`AGAIN`)."""
     lost_after: Sequence | None = None
     """The last applied change, if changes after it are not known: the table was parked, or they are inconsistent, and
     a TRUNCATE makes them irrelevant."""
+    known_us: int | None = None
+    """The time of the last commit (Unix epoch) as of which the table is before the batch, None if unknown."""
 
     def events_in(self, records: pa.Table) -> list[Event]:
         """Return the events of records with key and value."""
@@ -126,7 +131,9 @@ def plan_table(
     incomplete = {one.bucket: one for one in entry.incomplete}
     plan = TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas, former_until=left)
     if keyed:
-        plan = _with_ends(plan, keyless, max(entry.applied, left))
+        plan = _with_ends(plan, keyless, max(entry.applied, left), is_copying=entry.copying)
+        is_copied = needs_all and any(one.phase == SNAPSHOT for one in plan.truncates)
+        entry = replace(entry, copying=entry.copying or is_copied)
     return plan, replace(entry, keyed=entry.keyed if not look.keyed_rows else True)
 
 
@@ -245,12 +252,18 @@ def _is_same(old: AvroType, new: AvroType) -> bool:
     return continues(old, new) or continues(new, old)
 
 
-def _with_ends(plan: TablePlan, keyless: list[Event], bound: Sequence) -> TablePlan:
-    """Return the plan with its TRUNCATEs, and with a loss if a change before one of them has no key."""
+def _with_ends(plan: TablePlan, keyless: list[Event], bound: Sequence, *, is_copying: bool) -> TablePlan:
+    """Return the plan with its TRUNCATEs, and with a loss if a change before one of them has no key.
+
+    `is_copying`: the last copy before the batch was not complete. In no version of the mirror is a copy complete that
+    another one follows in the same batch.
+    """
     new = [event for event in keyless if event.sequence > bound]
-    truncates = {event.sequence for event in new if event.op == "t"}
+    truncates = tuple(sorted({event.sequence for event in new if event.op == "t"}))
     is_lost = any(event.op not in ("g", "t") for event in new)
-    return replace(plan, truncates=tuple(sorted(truncates)), lost_after=bound if is_lost else None)
+    copies = [one for one in truncates if one.phase == SNAPSHOT]
+    again = tuple(copies if is_copying else copies[1:])
+    return replace(plan, truncates=truncates, again=again, lost_after=bound if is_lost else None)
 
 
 def _emptied_at(

@@ -19,9 +19,9 @@ from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.events import read_events
 from cdcd.spark.decoding.schemas import schema_id
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan, plan_table
-from cdcd.spark.target.versions import TableEntry
+from cdcd.spark.target.versions import TableEntry, TargetVersion
 
-__all__ = ["plan_or_anew", "resumed"]
+__all__ = ["known_us", "plan_or_anew", "resumed"]
 
 Planned = tuple[TablePlan, TableEntry]
 log = logging.getLogger("cdcd.spark.mirror")
@@ -78,6 +78,18 @@ def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableE
     )
 
 
+def known_us(entry: TableEntry, version: TargetVersion) -> int | None:
+    """Return the time of the last commit as of which a table is in a version, None if it is not known.
+
+    A table that is copied is not as of one commit; its history has the times of the changes that it has.
+    """
+    if entry.parked is not None:
+        commit_us = entry.parked.commit_us
+    else:
+        commit_us = 0 if entry.topic in version.loading else version.commit_us
+    return max([commit_us, *(one.last_us for one in entry.history)]) or None
+
+
 def _with_history_of(entry: TableEntry, before: TableEntry) -> TableEntry:
     """Return the new entry with the history of the former one, and the columns that the history has."""
     return replace(
@@ -86,4 +98,5 @@ def _with_history_of(entry: TableEntry, before: TableEntry) -> TableEntry:
         value_schema=before.value_schema,
         fields=before.fields,
         history=before.history,
+        copying=before.copying,
     )

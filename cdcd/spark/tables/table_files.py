@@ -191,10 +191,15 @@ def read_history_keys(target: Target, file: BucketFile) -> pa.Array:
     return pc.drop_null(pc.unique(read_keys(target, file, hint=_HISTORY_HINT)))
 
 
-def read_ends(target: Target, file: BucketFile) -> pa.Table:
-    """Return the changes in a file of the history that end all rows, as the one column of the change."""
+def read_history_changes(target: Target, file: BucketFile) -> pa.Table:
+    """Return the changes in a file of the history, as the one column of the change."""
     rows = opened(target, file.path, hint=_HISTORY_HINT).read(columns=[CHANGE])
-    rows = rows.cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+    return rows.cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+
+
+def read_ends(target: Target, file: BucketFile) -> pa.Table:
+    """Return the changes in a file of the history that end all rows, as `read_history_changes` does."""
+    rows = read_history_changes(target, file)
     return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
 
 

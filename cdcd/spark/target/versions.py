@@ -42,8 +42,9 @@ ScdType = Literal[1, 2]
 SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
 FORMAT = 9
-"""The format of the records. Format 8 lacks `positions` and `left`; format 7 also `cleaned` of a table and
-`offsets` of a parked one; format 6 also has `delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
+"""The format of the records. Format 8 lacks `positions`, `left`, `copying` of a table and `commit_us` of a parked one;
+format 7 also `cleaned` of a table and `offsets` of a parked one; format 6 also has `delta_version` in place of
+`table_version`; 1 to 5: a manifest.json."""
 READABLE = (6, 7, 8, FORMAT)
 ALL_BUCKETS = -1
 """The bucket of a file that has rows of several buckets: a delta, or a file of a table in an open format."""
@@ -74,7 +75,8 @@ class Parked:
 
     `end_lsn`: the table has the rows of this position in the source, 0: of no one position, because it was copied
     at that time, or unknown. `since_s`: the time (Unix epoch). `offsets`: those of the first record of each partition
-    that is left out; None: unknown.
+    that is left out; None: unknown. `commit_us`: the time of the last commit (Unix epoch) as of which the table is,
+    0: unknown.
     """
 
     code: str
@@ -82,6 +84,7 @@ class Parked:
     end_lsn: int
     since_s: float
     offsets: Mapping[str, int] | None = None
+    commit_us: int = 0
 
     @property
     def is_restorable(self) -> bool:
@@ -116,6 +119,8 @@ class TableEntry:
     """The oids of the former tables of this name."""
     table_version: int | None = None
     """The version of the Delta or Iceberg table that has exactly `files`; None: the table is in Parquet files."""
+    copying: bool = False
+    """Whether the last TRUNCATE of a copy in the history is of one that no version of the mirror has had complete."""
     cleaned: int = 0
     """The version of the Delta or Iceberg table before which old versions were removed last, 0: never."""
 

@@ -13,9 +13,18 @@ from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.target.versions import TableFormat
-from tests.spark.batches import Batches
+from tests.spark.batches import Batches, Record
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item
+from tests.spark.history_model import (
+    FIELDS,
+    Model,
+    Version,
+    batch_of,
+    copy_of,
+    item,
+    plain_copy_of,
+    stopped_copy_of,
+)
 from tests.spark.unit.test_plain_views import duck
 from tests.support.nightly import nightly
 
@@ -52,7 +61,10 @@ def test_a_view_has_the_versions_of_each_row(tmp_path: Path, seed: int, table_fo
     """Updates without TOASTed values, TRUNCATE, copies, merged files, an earlier version of the mirror."""
     items, model, chosen = history_of(tmp_path, table_format=table_format), Model(), random.Random(seed)
     for number in range(1, 13):
-        make = copy_of if number % 4 == 0 or number == 5 else batch_of
+        make = copy_of if number % 4 == 0 or number == 5 else plain_copy_of if number == 7 else batch_of
+        if number in (4, 8):
+            for lsn in (100 * number - 60, 100 * number - 50)[: number // 4]:
+                items.run(stopped_copy_of(items, model, lsn, chosen), loading=True)
         items.run(make(items, model, 100 * number, chosen), loading=False)
         with items.mirror() as batches:
             batches.compact()
@@ -84,6 +96,69 @@ def test_the_rows_at_each_commit_are_those_of_the_table(tmp_path: Path, name: st
     }
     assert valid == tables
     assert [one for one in found if one[0] == 2] == [(2, "x", "n", (100, 2), None)], "each copy has found it"
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_copy_that_begins_again_before_it_is_complete_ends_no_row(
+    tmp_path: Path, stopped: int, is_one_batch: bool
+) -> None:
+    """Only the copy that becomes complete shows which rows are not there; its TRUNCATE ends row 4."""
+    items = history_of(tmp_path)
+    items.run([items.change("c", 100, one, after=item(one, "a")) for one in (1, 2, 3, 4)], loading=False)
+    copied = [
+        [items.change("t", lsn, 1, snapshot=True), items.change("r", lsn, 2, after=item(1, "a"))]
+        for lsn in (200, 300)[:stopped]
+    ]
+    copied.append([items.change("t", 900, 1, snapshot=True)])
+    copied[-1] += [items.change("r", 900, 1 + one, after=item(one, "a")) for one in (1, 2, 3)]
+    if is_one_batch:
+        copied = [[record for records in copied for record in records]]
+    for place, records in enumerate(copied, 1):
+        items.run(records, loading=place < len(copied))
+    expected = [(one, "a", "n", (100, one), None) for one in (1, 2, 3)]
+    expected.append((4, "a", "n", (100, 4), (900, 1)))
+    assert versions(read_mirror(items.target)) == expected
+
+
+def test_a_copy_that_was_complete_counts_although_the_next_one_waits_before_it_begins(tmp_path: Path) -> None:
+    """A table whose copy waits is loading, too: that says nothing about the copy before."""
+    items = history_of(tmp_path)
+    rows = [item(1, "a"), item(2, "b")]
+    items.run([items.change("c", 100, one["id"], after=one) for one in rows], loading=False)
+    copied = [items.change("t", 200, 1, snapshot=True), items.change("r", 200, 2, after=rows[1])]
+    items.run(copied[:1], loading=True)
+    items.run(copied[1:], loading=True)
+    items.run([], loading=False)
+    items.run([], loading=True)
+    again = [items.change("r", 300, 1 + one["id"], after=one) for one in rows]
+    items.run([items.change("t", 300, 1, snapshot=True), *again], loading=False)
+    assert versions(read_mirror(items.target)) == [
+        (1, "a", "n", (100, 1), (200, 1)),
+        (1, "a", "n", (300, 2), None),
+        (2, "b", "n", (100, 2), None),
+    ]
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+@pytest.mark.parametrize("begins_with", ["c", "t"])
+def test_a_row_that_is_copied_without_a_column_has_the_value_of_the_table(
+    tmp_path: Path, begins_with: str, is_one_batch: bool
+) -> None:
+    """`columns` of `snapshot.overrides`: the mirror retains the value that it has; after a TRUNCATE it has none."""
+    items = history_of(tmp_path)
+    first = [items.change("c", 100, 1, after=item(1, "a", "photo"))]
+    if begins_with == "t":
+        first.append(items.change("t", 150, 1, snapshot=True))
+    copied = [items.change("r", 199, 1, after=item(1, "a", None), unchanged=["note"])]
+    changed = [items.change("u", 300, 1, after=item(1, "b", None), unchanged=["note"])]
+    batches = [first + copied + changed] if is_one_batch else [first, copied, changed]
+    rows = [items.run(one, loading=False) for one in batches]
+    note = "photo" if begins_with == "c" else None
+    assert rows[-1] == [item(1, "b", note)]
+    former = [(1, "a", "photo", (100, 1), (300, 1) if note else (199, 1))]
+    former += [] if note else [(1, "a", None, (199, 1), (300, 1))]
+    assert versions(read_mirror(items.target)) == [*former, (1, "b", note, (300, 1), None)]
 
 
 def test_columns_come_and_texts_of_values_outside_their_types_are_filled(tmp_path: Path) -> None:
@@ -123,6 +198,36 @@ def test_a_table_without_a_key_or_a_line_and_a_taken_name(tmp_path: Path) -> Non
     _, view = plain_views(read_mirror(taken.target))
     assert view.statement is None
     assert "__end_at" in view.notes[-1]
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_versions_of_a_table_that_is_copied_anew_end_at_the_last_known_commit(
+    tmp_path: Path, is_one_batch: bool
+) -> None:
+    """The table was valid until then, also if its own last change is older; a query of that time finds its rows."""
+    items = history_of(tmp_path)
+    items.on_error = "park"
+    items.run(
+        [_at(items, "c", 10, 1), _at(items, "c", 11, 2)], loading=False, end_lsn=12, commit_us=12_000_000
+    )
+    items.run([], loading=False, end_lsn=19, commit_us=19_000_000)
+    trouble: list[Record] = [(None, _at(items, "u", 20, 9)[1])]
+    if not is_one_batch:
+        items.run(trouble, loading=False, end_lsn=21, commit_us=21_000_000)
+        assert read_mirror(items.target).parked
+        items.run([], loading=False, end_lsn=30, commit_us=30_000_000)
+        trouble = []
+    copied = [items.change("t", 40, 1, snapshot=True, commit_us=40_000_000), _at(items, "r", 40, 1)]
+    items.run([*trouble, *copied], loading=False, end_lsn=41, commit_us=41_000_000)
+    found = sorted(
+        (one["id"], one["__start_time"].timestamp(), one["__end_time"] and one["__end_time"].timestamp())
+        for one in rows_of(read_mirror(items.target))
+    )
+    assert found == [(1, 10.0, 19.0), (1, 40.0, None), (2, 11.0, 19.0)]
+
+
+def _at(items: Batches, op: str, lsn: int, number: int, **rest: Any) -> Record:
+    return items.change(op, lsn, 1 + number, after=item(number, "a"), commit_us=lsn * 1_000_000, **rest)
 
 
 @pytest.mark.parametrize("is_one_batch", [False, True])
