@@ -195,7 +195,8 @@ def _anew(config: Config, stored: Progress) -> Progress:
     halt = _halted(config, stored, slot, server, timelines)
     reason = REQUESTED if halt is None else halt.code
     identity = _identity(config, server, timelines, stored.identity.slot_lsn)
-    now = before_snapshot(stored, server, identity, _topics(config), reason, time.time_ns() // 1000)
+    now_us = time.time_ns() // 1000
+    now = before_snapshot(stored, server, identity, timelines, _topics(config), reason, now_us)
     if not isinstance(verdict(now, slot, server, wanted_of(config)), Snapshot):
         raise ResumeRefused("a start would not take a snapshot")
     return now

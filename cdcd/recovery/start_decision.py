@@ -334,11 +334,11 @@ def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> 
     """
     was = stored.identity.timeline
     switch_lsn = history.get(was)
-    if was != timeline and switch_lsn is None:
-        raise halts.timeline_unknown(was, timeline, stored.end_lsn)
     expected_lsn, began_lsn = stored.identity.timeline_lsn, began_at(was, history)
+    if was != timeline and switch_lsn is None:
+        raise halts.timeline_unknown(was, timeline, expected_lsn, began_lsn, stored.end_lsn)
     if expected_lsn and began_lsn and expected_lsn != began_lsn:
-        raise halts.timeline_conflict(was, expected_lsn, began_lsn, stored.end_lsn)
+        raise halts.timeline_conflict(was, timeline, expected_lsn, began_lsn, stored.end_lsn)
     if switch_lsn is None:
         return stored
     if stored.written_lsn >= switch_lsn:
