@@ -36,7 +36,7 @@ def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
     if halt is None:
         raise ResumeRefused(
             "nothing is missing: the slot continues where the stored position ends",
-            hint="start cdcd; if it is halted, run `cdcd resume`",
+            hint="start cdcd; if it is halted, run `cdcd resume`; if it halts again, follow the hint of that halt",
         )
     if Resolution.ACCEPT_GAP not in resolutions_of(halt):
         raise ResumeRefused(
