@@ -25,7 +25,7 @@ from cdcd.model import (
     Timelines,
 )
 from cdcd.recovery.halts import Resolution, resolutions_of
-from cdcd.recovery.start_decision import Server, Slot, on_timeline
+from cdcd.recovery.start_decision import Server, Slot, is_same_database, on_timeline
 
 REQUESTED = "requested"
 """The reason of a gap that was made only by the request for a new snapshot."""
@@ -194,8 +194,7 @@ def _on_timeline_of(
     If the position is not in the history of that timeline, all changes since the histories diverged may be missing;
     INVALID_LSN if that point is not known. A position of another server or database is returned unchanged.
     """
-    was = stored.identity
-    if (was.system_identifier, was.database) == (identity.system_identifier, identity.database):
+    if is_same_database(stored.identity, identity):
         try:
             stored = on_timeline(stored, timelines.now, timelines.left)
         except SourceTimeline as parted:

@@ -54,15 +54,20 @@ class Slot(Protocol):
     def two_phase(self) -> bool: ...  # noqa: D102
 
 
-class Server(Protocol):
-    """The values of IDENTIFY_SYSTEM that the verdict depends on."""
+class DatabaseIdentity(Protocol):
+    """A database and its server."""
 
     @property
     def system_identifier(self) -> str: ...  # noqa: D102
     @property
-    def timeline(self) -> int: ...  # noqa: D102
-    @property
     def database(self) -> str: ...  # noqa: D102
+
+
+class Server(DatabaseIdentity, Protocol):
+    """The values of IDENTIFY_SYSTEM that the verdict depends on."""
+
+    @property
+    def timeline(self) -> int: ...  # noqa: D102
     @property
     def wal_lsn(self) -> Lsn: ...  # noqa: D102
     @property
@@ -312,6 +317,11 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
             hint="choose another source.slot.name",
             slot=wanted.slot,
         )
+
+
+def is_same_database(one: DatabaseIdentity, other: DatabaseIdentity) -> bool:
+    """Return whether both are of one database of one server, whatever its timeline."""
+    return (one.system_identifier, one.database) == (other.system_identifier, other.database)
 
 
 def _check_source(stored: Progress, server: Server) -> None:

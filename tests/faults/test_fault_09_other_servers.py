@@ -280,6 +280,35 @@ def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further
         equals_table(reader, f"{daemon.name}.public.t", other, "postgres")
 
 
+@pytest.mark.nightly
+def test_a_slot_that_another_daemon_reads_on_the_server_that_has_replaced_the_other_is_not_dropped(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """F80: the stored position says only that cdcd has created the slot of the former server."""
+    with pair(pg_server, 18) as (primary, other):
+        daemon = new_daemon(primary, "postgres")
+        daemon.start().wait_state("streaming")
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        ((lsn,),) = primary.execute("SELECT pg_current_wal_lsn()")
+        other.start()
+        run_script(other.dsn(), TABLE, "INSERT INTO t VALUES (7, 'other')")
+        second = new_daemon(other, "postgres")
+        second.config["source"]["slot"] = {"name": daemon.slot}
+        second.config["sink"]["transactional_id"] = second.name
+        second.start().wait_state("streaming")
+        assert second.stop() == 0
+        while other.execute("SELECT pg_current_wal_lsn() <= %s::pg_lsn", lsn) == [(True,)]:
+            run_script(other.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t SELECT max(id) + 1 FROM t")
+        other.execute(f"CREATE PUBLICATION {daemon.slot} FOR ALL TABLES")
+        daemon.config["source"]["dsn"] = other.dsn()
+        daemon.start()
+        halts_with(daemon, "CDCD-SOURCE-IDENTITY")
+        assert "CDCD-OWNED-BY-ANOTHER" in command(daemon, *RESNAPSHOT).stderr
+        assert daemon.stop() == 0
+        second.start().wait_state("streaming")
+
+
 def follows_everything(primary: PostgresServer, standby: PostgresServer) -> None:
     """Wait until the standby has received all WAL written so far."""
     ((lsn,),) = primary.execute("SELECT pg_current_wal_flush_lsn()")
