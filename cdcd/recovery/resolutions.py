@@ -186,9 +186,7 @@ def _part_to_resume(stored: Progress, to_lsn: Lsn) -> PartPosition | None:
     return part if part is not None and stored.end_lsn < to_lsn <= part.commit_lsn else None
 
 
-def _on_timeline_of(
-    identity: SourceIdentity, stored: Progress, timelines: Timelines
-) -> tuple[Progress, Lsn]:
+def _on_timeline_of(identity: SourceIdentity, stored: Progress, timelines: Timelines) -> tuple[Progress, Lsn]:
     """Return the stored position as a start sees it, on its server's timeline, and where the gap begins (F58).
 
     If the position is not in the history of that timeline, all changes since the histories diverged may be missing;
@@ -208,7 +206,9 @@ def _reason(stored: Progress, reason: str) -> str:
 
     By this reason readers know that changes in the topics never happened on this server (F58).
     """
-    return SourceTimeline.code if stored.gap is not None and stored.gap.reason == SourceTimeline.code else reason
+    return (
+        SourceTimeline.code if stored.gap is not None and stored.gap.reason == SourceTimeline.code else reason
+    )
 
 
 def _from_lsn(stored: Progress) -> Lsn:

@@ -165,7 +165,9 @@ IDLE = replace(STORED, end_lsn=1000)
 PROMOTED = Timelines(2, {1: 600})
 
 
-def test_a_promoted_server_without_the_slot_gives_a_new_snapshot_before_its_wal_passes_an_idle_position() -> None:
+def test_a_promoted_server_without_the_slot_gives_a_new_snapshot_before_its_wal_passes_an_idle_position() -> (
+    None
+):
     """F58: the idle position is on the former timeline, which had no changes after the point where it was left."""
     found = decide(IDLE, None, Server(timeline=2, wal_lsn=700), NEEDED, PROMOTED, TOPICS, now_us=8)
     assert found.verdict == Snapshot(False, TOPICS, 480, 600)
@@ -179,4 +181,7 @@ def test_an_idle_position_on_another_timeline_does_not_prove_whose_slot_it_is() 
     with pytest.raises(SlotAhead):
         decide(IDLE, foreign, Server(timeline=2), NEEDED, PROMOTED, TOPICS, now_us=8)
     own = replace(foreign, restart_lsn=599)
-    assert decide(IDLE, own, Server(timeline=2), NEEDED, PROMOTED, TOPICS, now_us=8).new_snapshot == SlotAhead.code
+    assert (
+        decide(IDLE, own, Server(timeline=2), NEEDED, PROMOTED, TOPICS, now_us=8).new_snapshot
+        == SlotAhead.code
+    )

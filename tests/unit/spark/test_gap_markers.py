@@ -27,7 +27,9 @@ def _marker(gap: Gap) -> Event:
         (Gap(500, 450, SlotLost.code, 8), False),
     ],
 )
-def test_a_reader_learns_that_its_last_changes_never_happened_on_the_server(gap: Gap, has_happened: bool) -> None:
+def test_a_reader_learns_that_its_last_changes_never_happened_on_the_server(
+    gap: Gap, has_happened: bool
+) -> None:
     with pytest.raises(GapInTopic) as caught:
         check_gap(_marker(gap), "t", is_accepted=False)
     assert ("never happened" in caught.value.message) == (not has_happened)
