@@ -80,8 +80,9 @@ _NO_PLUGIN_HINT = (
 )
 
 _NO_FILE_HINT = (
-    "the server lacks a file that the slot needs, although it holds the slot valid: restore the file and run `cdcd "
-    "resume`, or run `cdcd resnapshot`, which creates the slot again and copies the tables: see docs/slot-gone.md"
+    "a file is missing on the server, which the state of the slot does not show: restore the file and run `cdcd "
+    "resume`; or, if it is a file of the WAL or of the slot, run `cdcd resnapshot`, which creates the slot again and "
+    "copies the tables: see docs/slot-gone.md"
 )
 
 _BY_CLASS: dict[str, type[SourceError]] = {
