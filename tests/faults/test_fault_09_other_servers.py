@@ -190,11 +190,14 @@ def test_an_idle_position_beyond_the_promotion_of_a_server_without_the_slot_does
         await_confirmed(primary, daemon)
         follows_everything(primary, standby)
         cut_off(standby)
-        run_script(primary.dsn(), "SELECT pg_switch_wal()", "SELECT pg_create_restore_point('idle')")
+        idle = "SELECT pg_create_restore_point('idle')"
+        run_script(primary.dsn(), idle, "SELECT pg_switch_wal()", idle)
         await_confirmed(primary, daemon)
         assert daemon.stop() == 0
+        former_lsn = _wal_lsn(primary)
         primary.kill()
         promote(standby)
+        assert standby.execute("SELECT pg_current_wal_lsn() < %s::pg_lsn", former_lsn) == [(True,)]
         daemon.config["source"]["dsn"] = standby.dsn()
         if not way:
             daemon.config["snapshot"] = {"mode": "when_needed"}
