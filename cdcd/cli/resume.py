@@ -23,12 +23,12 @@ from cdcd.cli.published_topics import command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
 from cdcd.cli.start_inspection import ask, peek_progress, refuse_unready
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch
+from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch, SourceTimeline
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
-from cdcd.recovery.start_decision import Snapshot, verdict
+from cdcd.recovery.start_decision import Snapshot, is_same_database, verdict
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import known_by_all_brokers, wanted_of
 from cdcd.session.start_checks.topics import ownership_of, topics_with_rows
@@ -81,7 +81,7 @@ def accept_topics(
     """
 
     def accepted(config: Config, stored: Progress) -> TopicIdentities:
-        identities = _identities_without(config, stored, names)
+        identities = _identities_without(config, stored, names, accepts_gap=not is_all)
         if not is_all:
             _gap(config, stored)
         return identities
@@ -161,11 +161,16 @@ def _gap(config: Config, stored: Progress) -> tuple[SlotState | None, ServerIden
     return slot, server, timelines, halt
 
 
-def _identities_without(config: Config, stored: Progress, names: list[str]) -> TopicIdentities:
-    """Return the stored identities of all other topics. Raises ResumeRefused, SourceMismatch on another server."""
+def _identities_without(
+    config: Config, stored: Progress, names: list[str], *, accepts_gap: bool
+) -> TopicIdentities:
+    """Return the stored identities of all other topics. Raises ResumeRefused, SourceMismatch on another server.
+
+    `accepts_gap`: the caller accepts a gap, too, which resolves the halt of a server on another timeline.
+    """
     slot, server = look(config)
     halt = _halted(config, stored, slot, server, timelines_of(config.source_settings(), server))
-    if isinstance(halt, SourceMismatch):
+    if isinstance(halt, SourceMismatch) and not (accepts_gap and isinstance(halt, SourceTimeline)):
         raise halt
     identities = read_topic_identities(command_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
     unknown = sorted(set(names) - set(identities.with_records()))
@@ -194,8 +199,11 @@ def _anew(config: Config, stored: Progress) -> Progress:
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
     reason = REQUESTED if halt is None else halt.code
-    identity = _identity(config, server, timelines, stored.identity.slot_lsn)
-    now = before_snapshot(stored, server, identity, _topics(config), reason, time.time_ns() // 1000)
+    # F80: a slot of this name on another server may be another daemon's.
+    slot_lsn = stored.identity.slot_lsn if is_same_database(stored.identity, server) else INVALID_LSN
+    identity = _identity(config, server, timelines, slot_lsn)
+    now_us = time.time_ns() // 1000
+    now = before_snapshot(stored, server, identity, timelines, _topics(config), reason, now_us)
     if not isinstance(verdict(now, slot, server, wanted_of(config)), Snapshot):
         raise ResumeRefused("a start would not take a snapshot")
     return now

@@ -56,6 +56,11 @@ _RESOLUTION_HINT = (
 
 def resolutions_of(halt: CdcdError) -> frozenset[Resolution]:
     """Return the commands that resolve this halt; empty if none does."""
+    was, now = (halt.context.get(name) for name in ("stored_timeline", "timeline"))
+    if isinstance(halt, SourceTimeline) and isinstance(was, int) and isinstance(now, int) and now <= was:
+        # Later changes would sort before those in the topics; those of another timeline of the same number do not,
+        # if all of them have higher LSNs, which a new snapshot waits for (F58).
+        return frozenset({Resolution.RESNAPSHOT}) if now == was else frozenset()
     return _RESOLUTIONS_BY_HALT.get(type(halt), frozenset())
 
 
@@ -162,26 +167,49 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
     )
 
 
-def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
-    """Return the error of a server whose timeline does not descend from that of the stored position (F58)."""
+def timeline_unknown(was: int, now: int, was_lsn: Lsn, left_lsn: Lsn, from_lsn: Lsn) -> SourceError:
+    """Return the error of a server whose timeline does not descend from that of the stored position (F58).
+
+    `was_lsn`: where the stored timeline began. `left_lsn`: where the server left the last one before it, which the
+    first timeline never does. The histories diverged at the earlier of both. INVALID_LSN: not known.
+    """
+    is_known = was_lsn and (left_lsn or now == 1)
     return SourceTimeline(
         f"timeline {now} of the server does not descend from timeline {was} of the stored position: the "
         "server is a former primary, was restored to a point in time, or has lost its timeline history",
-        hint=f"point source.dsn at the server that was read before; {_RESOLUTION_HINT}",
-        from_lsn=from_lsn,
+        hint=_timeline_hint(was, now),
+        stored_timeline=was,
+        timeline=now,
+        from_lsn=min(was_lsn, left_lsn or was_lsn, from_lsn) if is_known else None,
         to_lsn=None,
     )
 
 
-def timeline_conflict(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> SourceError:
+def timeline_conflict(number: int, now: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> SourceError:
     """Return the error of a server that was promoted to another timeline of the same number (F58)."""
     return SourceTimeline(
         f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
         f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other "
         "lacks",
-        hint=f"point source.dsn at the server that was read before; {_RESOLUTION_HINT}",
+        hint=_timeline_hint(number, now),
+        stored_timeline=number,
+        timeline=now,
         from_lsn=min(was_lsn, began_lsn, from_lsn),
         to_lsn=None,
+    )
+
+
+def _timeline_hint(was: int, now: int) -> str:
+    """Return the hint that names the resolutions: readers sort changes by timeline, then by LSN."""
+    former = "point source.dsn at the server that was read before"
+    if now > was:
+        return f"{former}; {_RESOLUTION_HINT}"
+    new_name = "set another `name`, which gives new topics, a new slot and a new snapshot"
+    if now < was:
+        return f"{former}; if that server does not exist any more, {new_name}"
+    return (
+        f"{former}; if that server does not exist any more, run `cdcd resnapshot`, which copies the tables again "
+        f"once the server's WAL ends after the position in the topics, or {new_name}: see docs/slot-gone.md"
     )
 
 

@@ -25,7 +25,16 @@ from cdcd.errors import (
 from cdcd.model import Progress, Timelines
 from cdcd.recovery.resolutions import REQUESTED, before_snapshot
 from cdcd.recovery.snapshot_modes import REPEATING_MODES, Mode
-from cdcd.recovery.start_decision import Resume, Server, Slot, Snapshot, StartOptions, is_known_slot, verdict
+from cdcd.recovery.start_decision import (
+    Resume,
+    Server,
+    Slot,
+    Snapshot,
+    StartOptions,
+    is_known_slot,
+    on_timeline,
+    verdict,
+)
 
 _RESOLVED = frozenset({SlotMissing, SlotLost, SlotAhead, SlotUnsynchronised, SlotDroppedByWalGuard})
 REASONS = (REQUESTED, *sorted(error.code for error in _RESOLVED))
@@ -75,7 +84,7 @@ def decide(
     try:
         found = verdict(stored, slot, server, wanted, timelines.left)
     except CdcdError as error:
-        if stored is None or not _resolves(error, slot, stored, wanted):
+        if stored is None or not _resolves(error, slot, stored, wanted, timelines):
             raise
         halt = error
     else:
@@ -84,7 +93,7 @@ def decide(
     reason = REQUESTED if halt is None else halt.code
     identity = replace(stored.identity, timeline=server.timeline, timeline_lsn=timelines.now_lsn)
     try:
-        requested = before_snapshot(stored, server, identity, topics, reason, now_us)
+        requested = before_snapshot(stored, server, identity, timelines, topics, reason, now_us)
     except ResumeRefused as error:
         raise halt or error from None
     # The session reads the record of the topics, and resets it.
@@ -93,7 +102,12 @@ def decide(
     return Decision(begin, requested, reason, halt)
 
 
-def _resolves(error: CdcdError, slot: Slot | None, stored: Progress, wanted: StartOptions) -> bool:
+def _resolves(
+    error: CdcdError, slot: Slot | None, stored: Progress, wanted: StartOptions, timelines: Timelines
+) -> bool:
     if not is_resolved_by(wanted.mode, error):
         return False
-    return not isinstance(error, SlotAhead) or (slot is not None and is_known_slot(slot, stored))
+    if not isinstance(error, SlotAhead):
+        return True
+    # F58: on the server's timeline, because an idle position of another one may be beyond any slot's restart LSN.
+    return slot is not None and is_known_slot(slot, on_timeline(stored, timelines.now, timelines.left))

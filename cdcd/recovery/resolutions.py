@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
-from cdcd.lsn import Lsn
+from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import (
     CopyState,
     Gap,
@@ -25,7 +25,7 @@ from cdcd.model import (
     Timelines,
 )
 from cdcd.recovery.halts import Resolution, resolutions_of
-from cdcd.recovery.start_decision import Server, Slot
+from cdcd.recovery.start_decision import Server, Slot, is_same_database, on_timeline
 
 REQUESTED = "requested"
 """The reason of a gap that was made only by the request for a new snapshot."""
@@ -36,7 +36,7 @@ def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
     if halt is None:
         raise ResumeRefused(
             "nothing is missing: the slot continues where the stored position ends",
-            hint="start cdcd; if it is halted, run `cdcd resume`",
+            hint="start cdcd; if it is halted, run `cdcd resume`; if it halts again, follow the hint of that halt",
         )
     if Resolution.ACCEPT_GAP not in resolutions_of(halt):
         raise ResumeRefused(
@@ -71,6 +71,7 @@ def after_gap(
             "a snapshot is not complete: the rows that it has not copied yet would never arrive",
             hint="`cdcd resnapshot` copies the tables again",
         )
+    stored, from_lsn = _on_timeline_of(identity, stored, timelines)
     switch_lsn = halt.context.get("switch_lsn")
     to_lsn, end_lsn = slot_lsn, slot_lsn
     if isinstance(switch_lsn, int):
@@ -79,8 +80,9 @@ def after_gap(
     if allows_parts:
         _check_later(stored, timelines.at(to_lsn))
     is_back = to_lsn <= stored.end_lsn or (allows_parts and to_lsn <= written_lsn)
-    # If the position moves back, the gap's LSNs show it; on the same timeline, its marker sorts after all records.
-    from_lsn = max(_from_lsn(stored), written_lsn + 1) if is_back else _from_lsn(stored)
+    if is_back:
+        # The gap's LSNs show that the position moves back; on the same timeline, its marker sorts after all records.
+        from_lsn = max(_from_lsn(stored), written_lsn + 1)
     return replace(
         stored,
         identity=identity,
@@ -93,7 +95,7 @@ def after_gap(
         prepared_before=prepared_before,
         # F58: a transaction written in part on another timeline is not sent again, whatever has its LSN on this one.
         part=None if allows_parts else _part_to_resume(stored, to_lsn),
-        gap=Gap(from_lsn, to_lsn, halt.code, now_us),
+        gap=Gap(from_lsn, to_lsn, _reason(stored, halt.code), now_us),
         copy=_without_copies(stored) if allows_parts else _begun_again(stored.copy),
         signals_at=-1,
     )
@@ -127,11 +129,13 @@ def before_snapshot(
     stored: Progress,
     server: Server,
     identity: SourceIdentity,
+    timelines: Timelines,
     topics: Iterable[str],
     reason: str,
     now_us: int,
 ) -> Progress:
     """Return the record that begins a new snapshot, which empties `topics` first. Raises ResumeRefused."""
+    stored, from_lsn = _on_timeline_of(identity, stored, timelines)
     if server.timeline != stored.identity.timeline:
         _check_later(stored, server.timeline)
     written_lsn = stored.written_lsn
@@ -154,7 +158,7 @@ def before_snapshot(
         snapshot_tables=tuple(sorted({*stored.snapshot_tables, *topics})),
         prepared_before=PreparedBefore(),
         part=None,
-        gap=Gap(_from_lsn(stored), None, reason, now_us),
+        gap=Gap(from_lsn, None, _reason(stored, reason), now_us),
         copy=None,
         signals_at=stored.next_signal,
         topics_at=-1,  # the new snapshot does not depend on the record of the topics, which may be wrong
@@ -180,6 +184,31 @@ def _part_to_resume(stored: Progress, to_lsn: Lsn) -> PartPosition | None:
     """Return the part of a transaction that is written already, if the server sends that transaction again."""
     part = stored.part
     return part if part is not None and stored.end_lsn < to_lsn <= part.commit_lsn else None
+
+
+def _on_timeline_of(identity: SourceIdentity, stored: Progress, timelines: Timelines) -> tuple[Progress, Lsn]:
+    """Return the stored position as a start sees it, on its server's timeline, and where the gap begins (F58).
+
+    If the position is not in the history of that timeline, all changes since the histories diverged may be missing;
+    INVALID_LSN if that point is not known. A position of another server or database is returned unchanged.
+    """
+    if is_same_database(stored.identity, identity):
+        try:
+            stored = on_timeline(stored, timelines.now, timelines.left)
+        except SourceTimeline as parted:
+            parted_lsn = parted.context["from_lsn"]
+            return stored, min(_from_lsn(stored), parted_lsn if isinstance(parted_lsn, int) else INVALID_LSN)
+    return stored, _from_lsn(stored)
+
+
+def _reason(stored: Progress, reason: str) -> str:
+    """Return the reason of the gap: a promotion, if an earlier gap has it and was not marked yet.
+
+    By this reason readers know that changes in the topics never happened on this server (F58).
+    """
+    return (
+        SourceTimeline.code if stored.gap is not None and stored.gap.reason == SourceTimeline.code else reason
+    )
 
 
 def _from_lsn(stored: Progress) -> Lsn:

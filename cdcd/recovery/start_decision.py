@@ -54,15 +54,20 @@ class Slot(Protocol):
     def two_phase(self) -> bool: ...  # noqa: D102
 
 
-class Server(Protocol):
-    """The values of IDENTIFY_SYSTEM that the verdict depends on."""
+class DatabaseIdentity(Protocol):
+    """A database and its server."""
 
     @property
     def system_identifier(self) -> str: ...  # noqa: D102
     @property
-    def timeline(self) -> int: ...  # noqa: D102
-    @property
     def database(self) -> str: ...  # noqa: D102
+
+
+class Server(DatabaseIdentity, Protocol):
+    """The values of IDENTIFY_SYSTEM that the verdict depends on."""
+
+    @property
+    def timeline(self) -> int: ...  # noqa: D102
     @property
     def wal_lsn(self) -> Lsn: ...  # noqa: D102
     @property
@@ -314,6 +319,11 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
         )
 
 
+def is_same_database(one: DatabaseIdentity, other: DatabaseIdentity) -> bool:
+    """Return whether both are of one database of one server, whatever its timeline."""
+    return (one.system_identifier, one.database) == (other.system_identifier, other.database)
+
+
 def _check_source(stored: Progress, server: Server) -> None:
     expected = stored.identity
     for name, was, now in (
@@ -334,11 +344,11 @@ def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> 
     """
     was = stored.identity.timeline
     switch_lsn = history.get(was)
-    if was != timeline and switch_lsn is None:
-        raise halts.timeline_unknown(was, timeline, stored.end_lsn)
     expected_lsn, began_lsn = stored.identity.timeline_lsn, began_at(was, history)
+    if was != timeline and switch_lsn is None:
+        raise halts.timeline_unknown(was, timeline, expected_lsn, began_lsn, stored.end_lsn)
     if expected_lsn and began_lsn and expected_lsn != began_lsn:
-        raise halts.timeline_conflict(was, expected_lsn, began_lsn, stored.end_lsn)
+        raise halts.timeline_conflict(was, timeline, expected_lsn, began_lsn, stored.end_lsn)
     if switch_lsn is None:
         return stored
     if stored.written_lsn >= switch_lsn:

@@ -54,7 +54,9 @@ def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int,
     if gap.to_lsn is None:
         return timelines.now, lsn
     is_beyond = gap.from_lsn < gap.to_lsn and stored.commit_lsn < gap.to_lsn
-    if is_beyond or gap.reason == SourceTimeline.code:
+    # Earlier versions began the gap of an idle stream at its position on the former timeline, with any reason (F58).
+    is_parted = gap.reason == SourceTimeline.code or gap.to_lsn < gap.from_lsn
+    if is_beyond or is_parted:
         return timelines.at(gap.to_lsn), gap.to_lsn - 1
     return timelines.at(lsn), lsn
 

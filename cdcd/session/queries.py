@@ -8,9 +8,8 @@ Must not: be called from the event loop's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from cdcd.lsn import Lsn
 from cdcd.model import PreparedBefore, Timelines
 from cdcd.recovery.halts import slot_ahead
 from cdcd.recovery.start_decision import Resume, check_primary
@@ -26,21 +25,17 @@ from cdcd.source.timeline import read_history
 from cdcd.waits import Blocker
 
 
-def timeline_history(source: SourceSettings, timeline: int) -> Mapping[int, Lsn]:
-    """Return the LSNs at which the ancestors of the server's timeline were left (F58). Raises Source errors."""
-    if timeline == 1:
-        return {}
-    with contextlib.closing(connect_replication(source)) as connection:
-        return read_history(connection, timeline)
-
-
 def timelines_of(source: SourceSettings, server: ServerIdentity) -> Timelines:
     """Return the server's timeline and its history (F58). Raises Source errors.
 
     The history is needed even if the stored position is on this timeline: later changes may have been committed on
-    the one before.
+    the one before. Another server, such as the former primary, may lack its file, and would give no history (F59).
     """
-    return Timelines(server.timeline, timeline_history(source, server.timeline))
+    if server.timeline == 1:
+        return Timelines(1, {})
+    with contextlib.closing(connect_replication(source)) as connection:
+        check_same_server(connection, server)
+        return Timelines(server.timeline, read_history(connection, server.timeline))
 
 
 def slot_state(source: SourceSettings, expected: ServerIdentity | None = None) -> SlotState | None:

@@ -117,7 +117,9 @@ def of_standby(error: BaseException) -> CdcdError:
     if is_temporary and not isinstance(found, StandbyUnavailable):
         is_conflict = found.context.get("sqlstate") == _CONFLICT
         advice = _CONFLICT_HINT if is_conflict else found.advice.replace("source.dsn", "snapshot.from")
-        hint = None if found.advice == found.hint and not is_conflict else advice
+        # A hint about a lost slot is about that of the primary.
+        is_general = found.advice == found.hint or isinstance(found, SlotLost)
+        hint = None if is_general and not is_conflict else advice
         return StandbyUnavailable(f"snapshot.from: {found.message}", hint=hint, **found.context)
     if isinstance(found, SourceSetup) and "table" not in found.context:
         advice = found.advice.replace("source.dsn", "snapshot.from")

@@ -79,6 +79,12 @@ _NO_PLUGIN_HINT = (
     "install the server's pgoutput plugin: the installation of PostgreSQL is incomplete; then `cdcd resume`"
 )
 
+_NO_FILE_HINT = (
+    "a file is missing on the server, which the state of the slot does not show: restore the file and run `cdcd "
+    "resume`; or, if it is a file of the WAL or of the slot, run `cdcd resnapshot`, which creates the slot again and "
+    "copies the tables: see docs/slot-gone.md"
+)
+
 _BY_CLASS: dict[str, type[SourceError]] = {
     "08": SourceUnavailable,  # connection exception
     "28": SourceAuthentication,  # invalid authorization specification
@@ -122,6 +128,9 @@ def _hint_for(report: ServerReport, cls: type[SourceError]) -> str | None:
         return _WAL_LEVEL_HINT
     if cls is SourceSetup and sqlstate == "58P01":
         return _NO_PLUGIN_HINT
+    if cls is SlotLost and sqlstate == "58P01":
+        # A gap cannot be accepted, which needs a slot that a start finds to be lost.
+        return _NO_FILE_HINT
     return _HINTS.get(sqlstate)
 
 

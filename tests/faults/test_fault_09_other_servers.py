@@ -21,6 +21,7 @@ from tests.faults.test_fault_34_idle import samples
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy, Way
 from tests.support.quick import QUICK
 from tests.support.reader import BEGINNING, Reader, assert_each_once
@@ -124,10 +125,13 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
         reason = halts_with(daemon, "CDCD-SOURCE-TIMELINE")
         assert "switch_lsn=" in reason
         assert {ACCEPT_GAP, RESNAPSHOT} == set(commands_in(hint_of(reason))), "both commands are run below"
+        topic = f"{daemon.name}.public.t"
+        accept_topic = ("resume", "--accept-topic", topic, "--dry-run")
+        assert "CDCD-SOURCE-TIMELINE" in command(daemon, *accept_topic).stderr
+        assert command(daemon, *accept_topic, "--accept-gap").returncode == 0
         line = audited(command(daemon, *ACCEPT_GAP))
         daemon.wait_state("streaming")
         run_script(standby.dsn(), "INSERT INTO t VALUES (4, 'after')")
-        topic = f"{daemon.name}.public.t"
         events = reader.wait([topic], lambda events: any(one.key == {"id": 4} for one in events))
         happened = sorted(one.key["id"] for one in events if one.op == "c" and one.key != {"id": 3})
         assert happened == [2, 4], "each row is there once"
@@ -172,6 +176,44 @@ def test_what_only_an_idle_stream_has_confirmed_is_not_confirmed_on_the_promoted
         daemon.kill()
         daemon.start().wait_state("streaming")
         equals_table(reader, topic, standby, "postgres")
+
+
+@pytest.mark.parametrize("way", [ACCEPT_GAP, nightly(RESNAPSHOT), nightly(())], ids=" ".join)
+def test_an_idle_position_beyond_the_promotion_of_a_server_without_the_slot_does_not_count_there(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, way: tuple[str, ...]
+) -> None:
+    """F58: it is on the former timeline. Without a command `when_needed` takes the new snapshot."""
+    with pair(pg_server, 18) as (primary, standby):
+        daemon = new_daemon(primary, "postgres")
+        daemon.start().wait_state("streaming")
+        make_standby(primary, standby, is_synchronised=False)
+        await_confirmed(primary, daemon)
+        follows_everything(primary, standby)
+        cut_off(standby)
+        idle = "SELECT pg_create_restore_point('idle')"
+        run_script(primary.dsn(), idle, "SELECT pg_switch_wal()", idle)
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        former_lsn = _wal_lsn(primary)
+        primary.kill()
+        promote(standby)
+        assert standby.execute("SELECT pg_current_wal_lsn() < %s::pg_lsn", former_lsn) == [(True,)]
+        daemon.config["source"]["dsn"] = standby.dsn()
+        if not way:
+            daemon.config["snapshot"] = {"mode": "when_needed"}
+        daemon.start()
+        if way:
+            halts_with(daemon, "CDCD-SLOT-MISSING")
+            assert audited(command(daemon, *way))["reason"] == "CDCD-SLOT-MISSING"
+        daemon.wait_state("streaming")
+        run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')")
+        events = equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
+        ordered = sorted(events, key=lambda one: one.sequence or BEGINNING)
+        expected = ["r", "g", "c"] if way == ACCEPT_GAP else ["r", "g", "t", "r", "c"]
+        assert [op for op, _ in groupby(ordered, lambda one: one.op)] == expected
+        assert {one.source["timeline"] for one in events if one.op == "g"} == {2}
+        assert daemon.stop() == 0
+        daemon.start().wait_state("streaming")
 
 
 def test_a_server_restored_to_an_earlier_state_halts(
@@ -278,6 +320,35 @@ def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further
         audited(command(daemon, *RESNAPSHOT))
         daemon.wait_state("streaming")
         equals_table(reader, f"{daemon.name}.public.t", other, "postgres")
+
+
+@pytest.mark.nightly
+def test_a_slot_that_another_daemon_reads_on_the_server_that_has_replaced_the_other_is_not_dropped(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> None:
+    """F80: the stored position says only that cdcd has created the slot of the former server."""
+    with pair(pg_server, 18) as (primary, other):
+        daemon = new_daemon(primary, "postgres")
+        daemon.start().wait_state("streaming")
+        await_confirmed(primary, daemon)
+        assert daemon.stop() == 0
+        ((lsn,),) = primary.execute("SELECT pg_current_wal_lsn()")
+        other.start()
+        run_script(other.dsn(), TABLE, "INSERT INTO t VALUES (7, 'other')")
+        second = new_daemon(other, "postgres")
+        second.config["source"]["slot"] = {"name": daemon.slot}
+        second.config["sink"]["transactional_id"] = second.name
+        second.start().wait_state("streaming")
+        assert second.stop() == 0
+        while other.execute("SELECT pg_current_wal_lsn() <= %s::pg_lsn", lsn) == [(True,)]:
+            run_script(other.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t SELECT max(id) + 1 FROM t")
+        other.execute(f"CREATE PUBLICATION {daemon.slot} FOR ALL TABLES")
+        daemon.config["source"]["dsn"] = other.dsn()
+        daemon.start()
+        halts_with(daemon, "CDCD-SOURCE-IDENTITY")
+        assert "CDCD-OWNED-BY-ANOTHER" in command(daemon, *RESNAPSHOT).stderr
+        assert daemon.stop() == 0
+        second.start().wait_state("streaming")
 
 
 def follows_everything(primary: PostgresServer, standby: PostgresServer) -> None:

@@ -23,8 +23,6 @@ ELSEWHERE: dict[str, str] = {
     # PostgreSQL
     "CDCD-SOURCE-STREAMING": "tests/integration/test_streaming_fails.py::"
     "test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming",
-    "CDCD-SLOT-LOST": "tests/faults/test_fault_11_slot_invalidated.py::"
-    "test_a_slot_that_the_server_gave_up_is_made_anew",
     "CDCD-SLOT-DROPPED-BY-WAL-GUARD": "tests/integration/test_wal_guard.py::"
     "test_a_slot_that_streams_is_released_before_it_is_given_up",
     "CDCD-SLOT-UNSYNCHRONISED": "promotion drops such a copy of a slot, so the daemon reports it as "

@@ -327,6 +327,20 @@ def slot_not_made(w: World) -> Iterator[None]:
     w.start(source={"slot": {"create": True}})
 
 
+@situation("CDCD-SLOT-LOST", "a WAL file that a valid slot needs is missing", "cdcd resnapshot")
+def wal_file_missing(w: World) -> Iterator[None]:
+    _small_server(w)
+    w.stream()
+    w.daemon.stop()
+    ((name,),) = w.server.execute("SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots")
+    w.insert()
+    w.sql("SELECT pg_switch_wal()", "CHECKPOINT")
+    (w.server.data_folder / "pg_wal" / name).unlink()
+    w.start()
+    yield
+    w.resume("resnapshot")
+
+
 @situation("CDCD-SLOT-AHEAD", "the slot was advanced", "cdcd resume --accept-gap")
 def slot_advanced(w: World) -> Iterator[None]:
     w.stream()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
-from cdcd.source.connection import connect_replication
+from cdcd.errors import SourceUnavailable
+from cdcd.session.queries import timelines_of
+from cdcd.source.connection import connect_replication, connect_sql
 from cdcd.source.identity import identify
 from cdcd.source.timeline import read_history
 from tests.support.nightly import nightly
-from tests.support.source import settings_for
+from tests.support.source import settings_for, source_database
 from tests.support.stack import PostgresServers
 from tests.support.standby import promote
 
@@ -25,7 +28,8 @@ def test_a_promoted_server_says_where_its_timeline_began(pg_server: PostgresServ
             server.start()
             promote(server)
             with contextlib.closing(connect_replication(settings_for(server, "postgres"))) as connection:
-                assert identify(connection).timeline == timeline
+                identified = identify(connection)
+                assert identified.timeline == timeline
                 history = read_history(connection, timeline)
                 assert read_history(connection, 1) == {}
                 assert read_history(connection, 9) == {}, "a missing history gives no position"
@@ -38,3 +42,18 @@ def test_a_promoted_server_says_where_its_timeline_began(pg_server: PostgresServ
             )
             assert history == {tli: int(lsn) for tli, lsn in expected}
             assert list(history) == list(range(1, timeline))
+            assert timelines_of(settings_for(server, "postgres"), identified).left == history
+
+
+@pytest.mark.parametrize("major", [nightly(14), 18])
+def test_the_history_is_not_taken_from_another_server_than_the_one_that_was_identified(
+    pg_server: PostgresServers, major: int
+) -> None:
+    """F58, F59: a server without the file, such as the former primary, would give an empty history."""
+    with source_database(pg_server(major)) as settings:
+        with contextlib.closing(connect_sql(settings)) as connection:
+            server = identify(connection)
+        promoted = replace(server, timeline=2)
+        with pytest.raises(SourceUnavailable, match="timeline was 2, is 1"):
+            timelines_of(settings, promoted)
+        assert timelines_of(settings, server).left == {}

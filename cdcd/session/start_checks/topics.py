@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from cdcd.config import Config
 from cdcd.errors import CdcdError
 from cdcd.findings import Finding, failure
-from cdcd.recovery.start_decision import Snapshot
+from cdcd.recovery.start_decision import Snapshot, is_same_database
 from cdcd.session.start_checks.context import StartContext
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.sink.settings import SinkSettings
@@ -139,15 +139,13 @@ def check_owners(known: StartContext) -> list[Finding]:
 def _may_drop_anothers_slot(known: StartContext) -> bool:
     """Whether a start would recreate a slot that another daemon may read.
 
-    No record says that cdcd has created the slot, or another consumer has advanced it.
+    No record says that cdcd has created the slot on this server, or another consumer has advanced it.
     """
-    begin, stored = known.verdict, known.stored
-    return (
-        isinstance(begin, Snapshot)
-        and begin.drop_slot
-        and stored is not None
-        and (known.drops_ahead or not stored.identity.slot_lsn)
-    )
+    begin, stored, server = known.verdict, known.stored, known.server
+    if stored is None or server is None or not isinstance(begin, Snapshot) or not begin.drop_slot:
+        return False
+    is_created = stored.identity.slot_lsn and is_same_database(stored.identity, server)
+    return known.drops_ahead or not is_created
 
 
 def check_transactions(known: StartContext) -> list[Finding]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from cdcd.errors import GapInTopic, SparkReadError
+from cdcd.errors import GapInTopic, SourceTimeline, SparkReadError
 from cdcd.lsn import parse_lsn
 from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
 
@@ -92,20 +92,20 @@ def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
     if event.op != "g" or "gap.to_lsn" not in event.special or is_accepted:
         return
     from_lsn, to_lsn = (parse_lsn(event.special[f"gap.{name}"]) for name in ("from_lsn", "to_lsn"))
+    reason = event.special["gap.reason"]
     if "gap.dead_letters" in event.special:  # F65
         letters = event.special["gap.dead_letters"]
         message, hint = (
             f"a change of one row is missing because it was too large for Kafka: see {letters}",
             _TOO_LARGE,
         )
-    elif to_lsn <= from_lsn:  # F58
+    elif reason == SourceTimeline.code or to_lsn <= from_lsn:  # F58
         message, hint = (
             "the last changes before the gap never happened on the server that cdcd reads now",
             _NEVER_HAPPENED,
         )
     else:
         message, hint = "changes between the two LSNs are missing", None
-    reason = event.special["gap.reason"]
     raise GapInTopic(message, hint=hint, topic=topic, from_lsn=from_lsn, to_lsn=to_lsn, reason=reason)
 
 

@@ -158,3 +158,30 @@ def test_a_new_snapshot_after_a_promotion_is_on_the_new_timeline() -> None:
     assert found.stored is not None
     assert found.stored.identity == SourceIdentity("77", 2, "shop", "slot", timeline_lsn=600)
     assert found.verdict == Snapshot(False, TOPICS, 480, 500)
+
+
+IDLE = replace(STORED, end_lsn=1000)
+"""The position of an idle stream, beyond the point where its timeline is left in `PROMOTED`."""
+PROMOTED = Timelines(2, {1: 600})
+
+
+def test_a_promoted_server_without_the_slot_gives_a_new_snapshot_before_its_wal_passes_an_idle_position() -> (
+    None
+):
+    """F58: the idle position is on the former timeline, which had no changes after the point where it was left."""
+    found = decide(IDLE, None, Server(timeline=2, wal_lsn=700), NEEDED, PROMOTED, TOPICS, now_us=8)
+    assert found.verdict == Snapshot(False, TOPICS, 480, 600)
+    assert found.stored is not None
+    assert found.stored.gap == Gap(600, None, SlotMissing.code, 8)
+
+
+def test_an_idle_position_on_another_timeline_does_not_prove_whose_slot_it_is() -> None:
+    """A slot that was created on the promoted server has a later restart LSN than the point of the promotion."""
+    foreign = Slot(restart_lsn=750, confirmed_flush_lsn=800)
+    with pytest.raises(SlotAhead):
+        decide(IDLE, foreign, Server(timeline=2), NEEDED, PROMOTED, TOPICS, now_us=8)
+    own = replace(foreign, restart_lsn=599)
+    assert (
+        decide(IDLE, own, Server(timeline=2), NEEDED, PROMOTED, TOPICS, now_us=8).new_snapshot
+        == SlotAhead.code
+    )

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
+from cdcd.errors import (
+    CdcdError,
+    ResumeRefused,
+    SlotActive,
+    SlotAhead,
+    SlotLost,
+    SlotMissing,
+    SourceSetup,
+    SourceTimeline,
+)
 from cdcd.model import (
     CopyState,
     Gap,
@@ -19,16 +28,22 @@ from cdcd.model import (
     Timelines,
 )
 from cdcd.recovery.resolutions import after_gap, before_snapshot, check_accepts_gap
-from cdcd.session.gap import gap_details, marker_place
+from cdcd.recovery.start_decision import Resume, StartOptions, verdict
+from cdcd.session.gap import after_markers, gap_details, marker_place
+from tests.unit.recovery.test_start_decision import Slot
 
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5, {"t": {0: 7}})
 NOW = SourceIdentity("77", 2, "shop", "slot", two_phase=False, slot_lsn=600)
 HELD_BACK = replace(STORED, commit_lsn=900)
 EARLIER = Gap(100, 200, "CDCD-SLOT-LOST", 3)
-LOST, AHEAD = SlotLost("lost"), SlotAhead("ahead")
+LOST, AHEAD, MISSING = SlotLost("lost"), SlotAhead("ahead"), SlotMissing("missing")
 PARTED = SourceTimeline("parted", switch_lsn=450)
 PARTED_LATER = SourceTimeline("parted", switch_lsn=700)
 UNKNOWN = SourceTimeline("unknown")
+IDLE = replace(STORED, end_lsn=1000)
+"""The position of an idle stream, beyond the point where its timeline is left in `PROMOTED`."""
+PROMOTED = Timelines(2, {1: 600})
+WANTED = StartOptions(slot="slot", create_slot=True, mode="initial")
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,11 @@ class Server:
 
 def history_of(halt: CdcdError) -> Timelines:
     """Return the timeline history of the server that caused this halt."""
-    switch_lsn = halt.context.get("switch_lsn")
-    return Timelines(2, {1: switch_lsn} if isinstance(switch_lsn, int) else {})
+    if halt is UNKNOWN:
+        return Timelines(2, {})
+    switch_lsn = halt.context.get("switch_lsn", 9000)
+    assert isinstance(switch_lsn, int)
+    return Timelines(2, {1: switch_lsn})
 
 
 @pytest.mark.parametrize(
@@ -58,6 +76,10 @@ def history_of(halt: CdcdError) -> Timelines:
         (STORED, PARTED, 470, (469, 470), (500, 470)),
         (STORED, UNKNOWN, 400, (399, 400), (500, 400)),
         (HELD_BACK, PARTED, 400, (449, 450), (901, 450)),
+        # and a later slot lacks all changes since that point
+        (STORED, PARTED, 600, (599, 600), (450, 600)),
+        (STORED, UNKNOWN, 600, (599, 600), (0, 600)),
+        (replace(STORED, gap=EARLIER), PARTED, 600, (599, 600), (100, 600)),
         # F33: changes after the switch point are new, and a PREPARE before it is read again
         (HELD_BACK, PARTED_LATER, 400, (699, 500), (901, 700)),
         (HELD_BACK, PARTED_LATER, 600, (699, 600), (901, 700)),
@@ -70,6 +92,35 @@ def test_a_gap_is_accepted(
     assert (now.commit_lsn, now.end_lsn) == position
     assert now.gap == Gap(*gap, halt.code, 8)
     assert (now.identity, now.phase, now.offsets, now.part) == (NOW, "streaming", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("timelines", "from_lsn"),
+    [
+        (Timelines(3, {1: 250}), 250),  # restored to a point before timeline 2
+        (Timelines(4, {1: 250, 3: 400}), 250),  # and promoted after that
+        (Timelines(3, {1: 350}), 300),
+        (Timelines(3, {}), None),  # the server has lost its history
+        (Timelines(3, {1: 250, 2: 480}), 250),  # from another timeline 2
+        (Timelines(3, {1: 300, 2: 450}), 450),
+    ],
+)
+def test_a_gap_on_another_timeline_begins_where_the_timelines_diverge(
+    timelines: Timelines, from_lsn: int | None
+) -> None:
+    """F58: none of the changes that the new timeline has since then was read."""
+    stored = replace(STORED, identity=replace(STORED.identity, timeline=2, timeline_lsn=300))
+    identity = replace(NOW, timeline=timelines.now, timeline_lsn=timelines.now_lsn)
+    with pytest.raises(SourceTimeline) as caught:
+        verdict(stored, None, Server(timeline=timelines.now), WANTED, timelines.left)
+    assert caught.value.context["from_lsn"] == from_lsn, "the records in Kafka are correct up to it"
+    now = after_gap(stored, caught.value, 600, identity, timelines, PreparedBefore(), 8)
+    assert now.gap == Gap(from_lsn or 0, 600, SourceTimeline.code, 8)
+    assert marker_place(now, now.gap, timelines) == (timelines.now, 599)
+    again = before_snapshot(
+        stored, Server(timeline=timelines.now), identity, timelines, [], SourceTimeline.code, 8
+    )
+    assert again.gap == Gap(from_lsn or 0, None, SourceTimeline.code, 8)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +150,41 @@ def test_what_was_written_in_part_on_another_timeline_does_not_come_again(
     assert now.end_lsn == max(slot_lsn, min(stored.end_lsn, to_lsn))
     assert (now.gap.from_lsn, now.gap.to_lsn) == (701, to_lsn)
     assert marker_place(now, now.gap, history_of(halt)) == (2, to_lsn - 1)
+
+
+@pytest.mark.parametrize("timelines", [PROMOTED, Timelines(3, {1: 600, 2: 650})], ids=["once", "twice"])
+@pytest.mark.parametrize(("halt", "slot_lsn"), [(MISSING, 750), (MISSING, 1250), (AHEAD, 601)])
+def test_the_gap_of_an_idle_stream_begins_where_its_timeline_was_left(
+    halt: CdcdError, slot_lsn: int, timelines: Timelines
+) -> None:
+    """F58: the WAL of the former timeline had no changes behind that point, and that of the new one was not read."""
+    identity = replace(NOW, timeline=timelines.now, timeline_lsn=timelines.now_lsn, slot_lsn=slot_lsn)
+    now = after_gap(IDLE, halt, slot_lsn, identity, timelines, PreparedBefore(), 8)
+    assert now.gap == Gap(600, slot_lsn, halt.code, 8)
+    assert (now.commit_lsn, now.end_lsn) == (slot_lsn - 1, slot_lsn)
+    place = marker_place(now, now.gap, timelines)
+    assert place == (timelines.at(slot_lsn), slot_lsn - 1), "before all later transactions"
+    marked = replace(now, gap=None, copy=after_markers(now.copy, place[1], 1))
+    server, slot = Server(timeline=timelines.now, wal_lsn=slot_lsn + 40), Slot(confirmed_flush_lsn=slot_lsn)
+    begin = verdict(marked, slot, server, WANTED, timelines.left)
+    assert isinstance(begin, Resume)
+    assert begin.start_lsn == slot_lsn
+
+
+def test_the_marker_of_a_gap_that_an_earlier_version_began_behind_its_end_is_before_later_changes() -> None:
+    """F58: that version took the idle stream's position of the former timeline."""
+    stored = replace(IDLE, identity=NOW, commit_lsn=749, end_lsn=750)
+    assert marker_place(stored, Gap(1000, 750, MISSING.code, 8), PROMOTED) == (2, 749)
+
+
+@pytest.mark.parametrize("halt", [MISSING, AHEAD])
+def test_a_gap_that_is_not_marked_yet_remains_that_of_a_promotion(halt: CdcdError) -> None:
+    """F58: readers learn by the reason that changes in the topics never happened on this server."""
+    first = after_gap(STORED, PARTED, 600, NOW, history_of(PARTED), PreparedBefore(), 8)
+    now = after_gap(first, halt, 700, NOW, history_of(PARTED), PreparedBefore(), 9)
+    assert now.gap == Gap(450, 700, PARTED.code, 9)
+    again = before_snapshot(first, Server(), NOW, history_of(PARTED), ["a"], "requested", 9)
+    assert again.gap == Gap(450, None, PARTED.code, 9)
 
 
 def test_a_gap_is_no_way_round_a_snapshot_that_is_not_complete() -> None:
@@ -151,7 +237,9 @@ def test_a_gap_is_refused_for_a_halt_that_it_does_not_resolve(halt: CdcdError | 
     ],
 )
 def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
-    now = before_snapshot(replace(stored, topics_at=7), Server(), NOW, ["b", "a"], "requested", 8)
+    now = before_snapshot(
+        replace(stored, topics_at=7), Server(), NOW, Timelines(2, {1: 9000}), ["b", "a"], "requested", 8
+    )
     assert now.topics_at == -1, "the record of the topics is written again in any case"
     assert (now.phase, now.snapshot_tables, now.part) == ("snapshot", ("a", "b"), None)
     assert now.gap == Gap(from_lsn, None, "requested", 8)
@@ -173,7 +261,30 @@ def test_a_snapshot_is_begun(stored: Progress, from_lsn: int) -> None:
 def test_a_snapshot_that_readers_would_put_before_what_they_have_is_refused(stored: Progress) -> None:
     """F58, F62: a restored or replaced server may have a lower timeline or lower LSNs than the topics."""
     with pytest.raises(ResumeRefused, match="name"):
-        before_snapshot(stored, Server(), NOW, [], "requested", 8)
+        before_snapshot(stored, Server(), NOW, Timelines(2, {1: 9500}), [], "requested", 8)
+
+
+@pytest.mark.parametrize("timelines", [PROMOTED, Timelines(3, {1: 600, 2: 650})], ids=["once", "twice"])
+def test_a_snapshot_is_begun_where_the_timeline_of_an_idle_stream_was_left(timelines: Timelines) -> None:
+    """F58: the position on the former timeline says nothing about the LSNs of this one."""
+    server = Server(timeline=timelines.now, wal_lsn=700)
+    identity = replace(NOW, timeline=timelines.now)
+    now = before_snapshot(IDLE, server, identity, timelines, ["a"], "requested", 8)
+    assert (now.commit_lsn, now.end_lsn) == (480, 600)
+    assert now.gap == Gap(600, None, "requested", 8)
+    assert marker_place(now, now.gap, timelines) == (timelines.now, 600)
+
+
+def test_the_position_on_another_server_is_not_compared_with_this_servers_timelines() -> None:
+    with pytest.raises(ResumeRefused, match="WAL ends before"):
+        before_snapshot(
+            IDLE, Server(wal_lsn=700), replace(NOW, system_identifier="78"), PROMOTED, [], "requested", 8
+        )
+
+
+def test_the_gap_before_a_snapshot_begins_where_the_timelines_diverge() -> None:
+    now = before_snapshot(STORED, Server(), NOW, history_of(PARTED), ["a"], PARTED.code, 8)
+    assert (now.end_lsn, now.gap) == (500, Gap(450, None, PARTED.code, 8))
 
 
 @pytest.mark.parametrize(

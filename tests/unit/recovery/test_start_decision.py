@@ -293,7 +293,8 @@ def test_a_timeline_is_known_by_where_it_began(
         return
     with pytest.raises(SourceTimeline) as caught:
         verdict(SECOND, slot, server, WANTED, history)
-    assert resolutions_of(caught.value) == {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}
+    assert (Resolution.ACCEPT_GAP in resolutions_of(caught.value)) == (timeline > 2)
+    assert Resolution.RESNAPSHOT in resolutions_of(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -337,3 +338,24 @@ def test_a_halt_names_its_resolutions(
     assert resolutions_of(caught.value) == expected
     for resolution in expected:
         assert resolution.value in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("timeline", "history", "expected"),
+    [
+        (1, {}, set()),  # a former primary
+        (2, {1: 250}, {Resolution.RESNAPSHOT}),  # another timeline 2
+        (3, {1: 250}, {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (3, {1: 300, 2: 450}, {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+        (3, {}, {Resolution.ACCEPT_GAP, Resolution.RESNAPSHOT}),
+    ],
+)
+def test_a_halt_names_no_resolution_that_the_timeline_excludes(
+    timeline: int, history: dict[int, int], expected: set[Resolution]
+) -> None:
+    """F58: readers sort by timeline, so later changes on the same or an earlier one could not be told apart."""
+    with pytest.raises(SourceTimeline) as caught:
+        verdict(SECOND, Slot(), Server(timeline=timeline), WANTED, history)
+    assert resolutions_of(caught.value) == expected
+    assert {one for one in Resolution if one.value in caught.value.advice} == expected
+    assert ("another `name`" in caught.value.advice) == (timeline < 3)

@@ -18,6 +18,7 @@ from cdcd.errors import (
     StandbyUnusable,
 )
 from cdcd.snapshot.standby import StandbyState, check_history, check_state, check_version, of_standby
+from cdcd.source.error_map import ServerReport, failure_for
 from cdcd.source.identity import ServerIdentity
 
 PRIMARY = ServerIdentity("77", 3, "shop", 180_001, 900, in_recovery=False)
@@ -107,6 +108,14 @@ def test_an_error_of_the_connection_names_the_option(error: CdcdError, cls: type
     assert type(found) is cls
     assert found.message.startswith("snapshot.from: ")
     assert "source.dsn" not in found.advice
+
+
+def test_a_missing_file_of_the_standby_is_not_reported_as_one_of_the_slot_on_the_primary() -> None:
+    found = of_standby(
+        failure_for(ServerReport("58P01", "requested WAL segment 0001 has already been removed"))
+    )
+    assert type(found) is StandbyUnavailable
+    assert found.advice == StandbyUnavailable.hint
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def test_a_publication_that_is_there_may_be_missing_all_the_same() -> None:
     assert "resnapshot" in missing.advice
 
 
+def test_a_missing_file_of_a_valid_slot_names_only_the_command_that_is_allowed() -> None:
+    """F23: the slot's state does not show it, so a start finds no gap to accept."""
+    lost = failure_for(ServerReport("58P01", "requested WAL segment 0001 has already been removed"))
+    assert "cdcd resnapshot" in lost.advice
+    assert "--accept-gap" not in lost.advice
+    invalidated = failure_for(ServerReport("55000", 'can no longer get changes from replication slot "s"'))
+    assert "--accept-gap" in invalidated.advice
+
+
 def test_a_data_exception_does_not_repeat_the_value() -> None:
     error = failure_for(ServerReport("22P02", 'invalid input syntax for type json: "jane@example.org"'))
     assert "jane" not in str(error)
