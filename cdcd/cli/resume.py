@@ -28,7 +28,7 @@ from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
-from cdcd.recovery.start_decision import Snapshot, verdict
+from cdcd.recovery.start_decision import Snapshot, check_ours, verdict
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import known_by_all_brokers, wanted_of
 from cdcd.session.start_checks.topics import ownership_of, topics_with_rows
@@ -191,6 +191,8 @@ def _left(config: Config, stored: Progress) -> TopicIdentities:
 def _anew(config: Config, stored: Progress) -> Progress:
     """Return the progress record that requests a new copy. Raises ResumeRefused if that is not safe."""
     slot, server = look(config)
+    if slot is not None:
+        check_ours(slot, server, config.source.slot.name, stored)  # by the new position it would be a foreign slot
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
     reason = REQUESTED if halt is None else halt.code
