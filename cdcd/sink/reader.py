@@ -29,6 +29,7 @@ from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 __all__ = [
     "Last",
     "bounds",
+    "last_committed",
     "last_in",
     "next_messages",
     "peek",
@@ -66,6 +67,19 @@ def read_last(settings: SinkSettings) -> Last | None:
         return _last_below(consumer, settings, low, end, settings.operation_timeout_s)
     finally:
         consumer.close()
+
+
+def last_committed(settings: SinkSettings, low: int, stable: int) -> Progress | None:
+    """Return the slot's last committed progress in these offsets, which end at the last stable offset or before.
+
+    Raises the errors of `read_last`, and ProgressUnreadable.
+    """
+    consumer = _consumer(settings)
+    try:
+        last = _last_below(consumer, settings, low, stable, settings.operation_timeout_s)
+    finally:
+        consumer.close()
+    return None if last is None else last.progress
 
 
 def peek(
