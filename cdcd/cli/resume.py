@@ -192,7 +192,9 @@ def _anew(config: Config, stored: Progress) -> Progress:
     """Return the progress record that requests a new copy. Raises ResumeRefused if that is not safe."""
     slot, server = look(config)
     if slot is not None:
-        check_ours(slot, server, config.source.slot.name, stored)  # by the new position it would be a foreign slot
+        check_ours(
+            slot, server, config.source.slot.name, stored
+        )  # by the new position it would be a foreign slot
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
     reason = REQUESTED if halt is None else halt.code

@@ -266,7 +266,9 @@ async def test_slots_lost_between_sessions_that_advanced_are_separate_losses(
 
     async def go_on(one: Daemon, started: int) -> None:
         one.supervisor.retry.set()
-        await one.until(lambda: one.sessions.started == started and drop.code not in one.status.page()["reason"])
+        await one.until(
+            lambda: one.sessions.started == started and drop.code not in one.status.page()["reason"]
+        )
 
     advanced = [Advanced(gone)] * 4
     async with daemon(monkeypatch, *advanced, gone, gone, mode="when_needed") as one:
