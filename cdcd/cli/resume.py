@@ -212,8 +212,9 @@ def _identity(config: Config, server: ServerIdentity, timelines: Timelines, slot
 
 def _nothing_written(config: Config) -> ResumeRefused:
     return ResumeRefused(
-        "cdcd has written nothing for this slot yet, so nothing can be missing",
-        hint="start cdcd; `cdcd check` shows the problems of a start",
+        "cdcd has written nothing for this slot yet, so there is no position after which changes can be missing",
+        hint="start cdcd; `cdcd check` shows the problems of a start. If the topics have rows of a former slot, run "
+        "`cdcd resnapshot` when cdcd has streamed",
         slot=config.source.slot.name,
     )
 
