@@ -191,10 +191,8 @@ def _left(config: Config, stored: Progress) -> TopicIdentities:
 def _anew(config: Config, stored: Progress) -> Progress:
     """Return the progress record that requests a new copy. Raises ResumeRefused if that is not safe."""
     slot, server = look(config)
-    if slot is not None:
-        check_ours(
-            slot, server, config.source.slot.name, stored
-        )  # by the new position it would be a foreign slot
+    if slot is not None:  # by the new position, our own slot of another database would be a foreign one
+        check_ours(slot, server, config.source.slot.name, stored)
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
     reason = REQUESTED if halt is None else halt.code
