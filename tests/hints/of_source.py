@@ -479,6 +479,9 @@ def another_database(w: World) -> Iterator[None]:
     w.closing.callback(w.sql, f"DROP PUBLICATION {w.slot}", dbname="postgres")
     w.start(source={"dsn": w.server.dsn()})
     yield
+    refused = w.command("resnapshot")  # this database has not replaced the other one: our slot is there
+    assert refused.returncode != 0
+    assert "CDCD-SOURCE-IDENTITY" in refused.stderr
     w.start(source={"dsn": right})
     w.daemon.wait_state("streaming")
 
