@@ -28,7 +28,7 @@ from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
-from cdcd.recovery.start_decision import Snapshot, is_same_database, verdict
+from cdcd.recovery.start_decision import Snapshot, check_ours, is_same_database, verdict
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import known_by_all_brokers, wanted_of
 from cdcd.session.start_checks.topics import ownership_of, topics_with_rows
@@ -196,6 +196,8 @@ def _left(config: Config, stored: Progress) -> TopicIdentities:
 def _anew(config: Config, stored: Progress) -> Progress:
     """Return the progress record that requests a new copy. Raises ResumeRefused if that is not safe."""
     slot, server = look(config)
+    if slot is not None:  # by the new position, our own slot of another database would be a foreign one
+        check_ours(slot, server, config.source.slot.name, stored)
     timelines = timelines_of(config.source_settings(), server)
     halt = _halted(config, stored, slot, server, timelines)
     reason = REQUESTED if halt is None else halt.code
@@ -216,8 +218,9 @@ def _identity(config: Config, server: ServerIdentity, timelines: Timelines, slot
 
 def _nothing_written(config: Config) -> ResumeRefused:
     return ResumeRefused(
-        "cdcd has written nothing for this slot yet, so nothing can be missing",
-        hint="start cdcd; `cdcd check` shows the problems of a start",
+        "cdcd has written nothing for this slot yet, so there is no position after which changes can be missing",
+        hint="start cdcd; `cdcd check` shows the problems of a start. If the topics have rows of a former slot, run "
+        "`cdcd resnapshot` when cdcd has streamed",
         slot=config.source.slot.name,
     )
 

@@ -127,8 +127,10 @@ class OwnedByAnother(SinkError):
     resolution = (
         "choose another `name`: cdcd then has a slot and topics of its own, and copies all tables into them. To "
         "write the rows of both slots to one topic, or if the other slot is retired, set "
-        "`sink.topics.shared_with: [SLOT]`; if the transactional id is the conflict, set another "
-        "`sink.transactional_id` ([kafka.md](kafka.md))"
+        "`sink.topics.shared_with: [SLOT]`; in place of a retired slot, stop cdcd when it streams, and run `cdcd "
+        "resnapshot`, which removes the rows that were deleted in between "
+        "([kafka.md](kafka.md#the-owner-of-a-topic)). If the transactional id is the conflict, set another "
+        "`sink.transactional_id`"
     )
 
 

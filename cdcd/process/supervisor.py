@@ -130,6 +130,8 @@ class Supervisor:
                 return error.exit_status
             await release_session(error)
             self._status.failed(error)
+            if outcome.has_advanced:
+                self._met = 0  # whatever ended the session: a later error is not the same one again
             if self._halts(error, outcome):
                 await self._halt(error)
                 failures = self._met = 0

@@ -146,9 +146,9 @@ def other_source(name: str, was: object, now: object, from_lsn: Lsn) -> SourceEr
     """Return the error of a server or database other than that of the stored position."""
     return SourceMismatch(
         f"the stored position belongs to another server or database: {name} was {was}, is {now}",
-        hint="point source.dsn at the server that cdcd read before; or choose another `name`, which creates new "
-        "topics and a new slot; or, if this server has replaced the other server and its WAL ends later, run "
-        "`cdcd resnapshot`",
+        hint="point source.dsn at the server and database that cdcd read before; or choose another `name`, which "
+        "creates new topics and a new slot; or, if this server has replaced the other server and its WAL ends "
+        "later, run `cdcd resnapshot`",
         from_lsn=from_lsn,
     )
 

@@ -152,7 +152,7 @@ def verdict(
     """
     check_primary(server)
     if slot is not None:
-        check_ours(slot, server, wanted.slot)
+        check_ours(slot, server, wanted.slot, stored)
     if stored is not None:
         _check_source(stored, server)
         stored = on_timeline(stored, server.timeline, history or {})
@@ -265,9 +265,14 @@ def _check_free(slot: Slot, wanted: StartOptions) -> None:
         raise SlotActive("another walsender holds the slot", slot=wanted.slot)
 
 
-def check_ours(slot: Slot, server: Server, name: str) -> None:
-    """Raise SlotUnusable for a slot that can never be ours, so that cdcd does not wait for its holder (F80)."""
+def check_ours(slot: Slot, server: Server, name: str, stored: Progress | None) -> None:
+    """Raise SlotUnusable for a slot that can never be ours, so that cdcd does not wait for its holder (F80).
+
+    Raises SourceMismatch if the server or the database is the wrong one: the slot may be our own, of the right one.
+    """
     if slot.plugin != "pgoutput" or slot.database != server.database:
+        if stored is not None:
+            _check_source(stored, server)
         raise SlotUnusable(
             "the slot belongs to another plugin or database",
             hint="the slot belongs to another program: choose another source.slot.name",

@@ -3,14 +3,15 @@
 In: a progress record with a gap.  Out: one Kafka transaction with a marker in every partition of every published
 table's topic, and the progress record without the gap.
 Invariant: markers and record are one Kafka transaction, so each marker is written exactly once, whatever is killed.
-Its position sorts after all records from before the gap and before all records that follow.
+Its position sorts after all records from before the gap and before all records that follow. Only a table that a new
+snapshot copies has a marker without an end, which readers pass, because a truncate event and all rows follow.
 Must not: decide that a gap is accepted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -33,7 +34,6 @@ from cdcd.model import (
 )
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
-from cdcd.snapshot.units import CopiedTable
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _BYTES_OF_A_MARKER = 512
@@ -41,6 +41,11 @@ _GAP_HINT = (
     "each reader of the topics reads the marker (op g). Unless a new snapshot follows, run `cdcd snapshot start "
     "--all --recopy` to copy the tables again"
 )
+_NOT_COPIED_HINT = (
+    "snapshot.overrides excludes these tables from the new snapshot, so their topics lack the changes in the gap: "
+    "run `cdcd snapshot start --table SCHEMA.TABLE --recopy` to copy them again"
+)
+_SHOWN = 10
 
 
 def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int, Lsn]:
@@ -73,10 +78,22 @@ def gap_details(gap: Gap) -> dict[str, bytes]:
     return {name: text.encode() for name, text in details.items() if text is not None}
 
 
+def gap_of_table(gap: Gap, wal_lsn: Lsn, *, is_copied: bool) -> Gap:
+    """Return the gap in a table's topic: if no snapshot copies the table, the changes in the gap never follow.
+
+    `wal_lsn`: the end of the server's WAL. The stream begins later, where the new slot is created, so the end is
+    after the start also if nothing was committed: otherwise the last changes before the gap would count as undone
+    (F58).
+    """
+    if gap.to_lsn is not None or is_copied:
+        return gap
+    return replace(gap, to_lsn=max(wal_lsn, gap.from_lsn + 1))
+
+
 async def mark_gap(
     stored: Progress,
     gap: Gap,
-    tables: list[tuple[CopiedTable, Relation]],
+    tables: Sequence[tuple[Relation, Gap]],
     plans: Plans,
     writer: Writer,
     timelines: Timelines,
@@ -84,7 +101,7 @@ async def mark_gap(
 ) -> tuple[Lsn, int]:
     """Write the markers and wait until they are durable; return their commit LSN, and the number of the last one.
 
-    `new_context` takes the timeline too. Raises the errors of planning and writing.
+    `tables`: each with its own gap. `new_context` takes the timeline too. Raises the errors of planning and writing.
     """
     now_us = time.time_ns() // 1000
     timeline, lsn = marker_place(stored, gap, timelines)
@@ -92,9 +109,9 @@ async def mark_gap(
     if stored.copy is not None and stored.copy.point_lsn - 1 == lsn:
         tx.tx_seq = stored.copy.tx_seq
     markers: list[Record] = []
-    for _, relation in tables:
+    for relation, own_gap in tables:
         plan = await plans.plan(relation)
-        markers += encode_gap(plan, lsn=lsn, details=gap_details(gap), tx=tx)
+        markers += encode_gap(plan, lsn=lsn, details=gap_details(own_gap), tx=tx)
     after = CommitPosition(
         stored.commit_lsn,
         stored.end_lsn,
@@ -111,6 +128,12 @@ async def mark_gap(
     # One chunk, because the markers have to be in one Kafka transaction, however many tables there are.
     await writer.add(RecordChunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
     await writer.flush()
+    _log_marked(gap, tables)
+    return lsn, tx.tx_seq
+
+
+def _log_marked(gap: Gap, tables: Sequence[tuple[Relation, Gap]]) -> None:
+    """Log the markers of all tables, and the tables that a new snapshot does not copy."""
     _LOG.warning(
         "gap_marked",
         tables=len(tables),
@@ -119,7 +142,10 @@ async def mark_gap(
         reason=gap.reason,
         hint=_GAP_HINT,
     )
-    return lsn, tx.tx_seq
+    streamed = [f"{relation.schema}.{relation.name}" for relation, own_gap in tables if own_gap != gap]
+    if streamed:
+        first = streamed[:_SHOWN]
+        _LOG.warning("gap_not_copied", tables=len(streamed), first_tables=first, hint=_NOT_COPIED_HINT)
 
 
 def after_markers(copy: CopyState | None, lsn: Lsn, tx_seq: int) -> CopyState | None:

@@ -50,7 +50,7 @@ from cdcd.session.background_tasks import BackgroundTasks, StopRequested, in_bac
 from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
 from cdcd.session.fencing import error_of_fencing, refuse_if_taken_over
-from cdcd.session.gap import after_markers, mark_gap
+from cdcd.session.gap import after_markers, gap_of_table, mark_gap
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.session.incremental_parts import background_work, new_incremental_snapshots
 from cdcd.session.option_downgrade import unsafe_options
@@ -244,7 +244,7 @@ class Session:
         """Return where the stream begins, after a copy if need be; None if no stream follows."""
         position = start_state.verdict
         if start_state.stored is not None and start_state.stored.gap is not None:
-            markers = await self._mark_gap(start_state.stored, start_state.stored.gap, writer)
+            markers = await self._mark_gap(start_state, start_state.stored, start_state.stored.gap, writer)
             if isinstance(position, Resume):
                 position = replace(position, copy=after_markers(position.copy, *markers))
         if self._config.snapshot.mode == "no_data" and start_state.is_first:
@@ -342,10 +342,19 @@ class Session:
             has_block=self._config.format.transactions and not info.snapshot,
         )
 
-    async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> tuple[Lsn, int]:
+    async def _mark_gap(
+        self, start_state: StartState, stored: Progress, gap: Gap, writer: Writer
+    ) -> tuple[Lsn, int]:
         """Mark an accepted gap in the topics; from then on the progress record has no gap."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
-        return await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
+        chosen = self._config.snapshot.selection().choose(table for table, _ in tables)
+        copied = {table.relid for table in chosen if self._config.snapshot.copies_tables}
+        wal_lsn = start_state.server.wal_lsn
+        marked = [
+            (relation, gap_of_table(gap, wal_lsn, is_copied=table.relid in copied))
+            for table, relation in tables
+        ]
+        return await mark_gap(stored, gap, marked, self._plans, writer, self._timelines, self._context_on)
 
     def _who_holds_kafka_up(self) -> tuple[Blocker, ...]:
         topics = [*own_topics(self._config), *self._plans.partitions]

@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 _SHOWN = 5
+_AFTER_RETIRED = (
+    "In place of a retired slot, cdcd has to empty the topics too: start it, stop it when it streams, run "
+    "`cdcd resnapshot` and start it again. Otherwise rows that were deleted in between remain with readers"
+)
 Record = tuple[int, bytes | None]
 """Offset and value of the last record under a key of a progress topic."""
 
@@ -153,7 +157,7 @@ def conflict(
             hint=_way_out(taken, own.prefix)
             + "choose another name: cdcd then writes to topics of its own; or, to write the records of both slots "
             "to one topic, or if that slot is retired, set "
-            f"sink.topics.shared_with: [{owner.progress_key.slot}]",
+            f"sink.topics.shared_with: [{owner.progress_key.slot}]. {_AFTER_RETIRED}",
         )
     return None
 

@@ -37,6 +37,7 @@ __all__ = [
     "Last",
     "ReadTimeout",
     "bounds",
+    "last_committed",
     "last_in",
     "next_messages",
     "overtaken_by",
@@ -112,6 +113,19 @@ def overtaken_by(settings: SinkSettings, last: Last | None, confirmed_lsn: Calla
     finally:
         consumer.close()
     return overtaken.found
+
+
+def last_committed(settings: SinkSettings, low: int, stable: int) -> Progress | None:
+    """Return the slot's last committed progress in these offsets, which end at the last stable offset or before.
+
+    Raises the errors of `read_last`, and ProgressUnreadable.
+    """
+    consumer = _consumer(settings)
+    try:
+        last = _last_below(consumer, settings, low, stable, settings.operation_timeout_s)
+    finally:
+        consumer.close()
+    return None if last is None else last.progress
 
 
 def peek(

@@ -10,6 +10,8 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.test_fault_25_two_daemons import Ends
 from tests.hints.situation import World, situation
 from tests.integration.test_schema_topic import Writer
+from tests.support.reader import Reader
+from tests.support.resolutions import equals_table
 from tests.support.standby import hosts_dsn, promote
 from tests.support.topics import (
     committed_records,
@@ -39,6 +41,29 @@ def same_name_on_purpose(w: World) -> Iterator[None]:
     _owned_by_another(w)
     yield
     w.follow(w.printed_hint(OWNED), "sink.topics.shared_with")
+
+
+@situation(
+    OWNED,
+    "another slot uses the name, is retired, and this one replaces it",
+    "if that slot is retired",
+    "resnapshot",
+)
+def same_name_in_place_of_a_retired_slot(w: World) -> Iterator[None]:
+    """Nobody has seen the DELETE: only a truncate event removes the row from readers."""
+    w.sql("INSERT INTO t VALUES (1, 'deleted'), (2, 'remains')")
+    reader = Reader(w.kafka.bootstrap, w.registry.url)
+    former = w.slot
+    _owned_by_another(w)
+    w.sql(f"SELECT pg_drop_replication_slot('{former}')", "DELETE FROM t WHERE id = 1")
+    yield
+    w.follow(w.printed_hint(OWNED), "sink.topics.shared_with")
+    w.daemon.wait_state("streaming")
+    w.daemon.stop()
+    w.resume("resnapshot")
+    w.start()
+    w.daemon.wait_state("streaming")
+    equals_table(reader, w.topic, w.server, w.dbname)
 
 
 def _owned_by_another(w: World) -> str:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SinkUnavailable
-from cdcd.model import Progress, Record
+from cdcd.model import CopyState, Gap, Progress, Record
 from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.progress import dump, key_of, key_of_joining, load
 from cdcd.sink.settings import SinkSettings
@@ -46,13 +46,26 @@ class Place:
     settings: SinkSettings
     topic: str
 
+    def commit(self, position: Progress) -> None:
+        """Commit a position, as the slot's session does."""
+        with closing(self.sink()) as sink:
+            sink.open()
+            sink.begin()
+            sink.commit(position)
+
     def hide(self, position: Progress | None = None, positions: int = 1) -> Progress:
         """Write a row and so many positions in a transaction; let the coordinator know it as committed."""
+        position, _ = self.write(position or progress(self.settings.slot, END_LSN), positions)
+        self._complete()
+        self.kafka.stop()
+        self.kafka.start()
+        return position
+
+    def write(self, position: Progress, positions: int = 1) -> tuple[Progress, Producer]:
+        """Write a row and so many positions in a transaction that nobody ends; return the position, the producer."""
         slot, progress_topic = self.settings.slot, self.settings.progress_topic
         position = dataclasses.replace(
-            position or progress(slot, END_LSN),
-            transactional_id=self.settings.transactional_id,
-            offsets={self.topic: {0: 1}},
+            position, transactional_id=self.settings.transactional_id, offsets={self.topic: {0: 1}}
         )
         producer = transactional_producer(self.kafka.bootstrap, self.settings.transactional_id)
         producer.begin_transaction()
@@ -61,10 +74,7 @@ class Place:
         for _ in range(positions):
             producer.produce(progress_topic, dump(position), key_of(slot), 0)
         assert producer.flush(30) == 0
-        self._complete()
-        self.kafka.stop()
-        self.kafka.start()
-        return position
+        return position, producer
 
     def _complete(self) -> None:
         state = self._state()
@@ -113,6 +123,7 @@ def place(kafka: KafkaBroker) -> Place:
 
 @pytest.mark.nightly  # the same with a daemon is below
 def test_a_commit_that_the_slot_proves_is_the_position_and_becomes_visible(place: Place) -> None:
+    place.commit(progress(place.settings.slot, END_LSN - 0x100))
     hidden = place.hide()
     with closing(place.sink()) as sink:
         found = sink.open(lambda: END_LSN)
@@ -141,11 +152,66 @@ def test_without_a_proof_nothing_is_written(
     positions: int, confirmed_lsn: Callable[[], int], place: Place
 ) -> None:
     """The transaction may have been aborted: its rows must not become visible."""
+    place.commit(progress(place.settings.slot, END_LSN - 0x100))
     place.hide(positions=positions)
     before = place.read(place.settings.progress_topic)
     with closing(place.sink()) as sink, pytest.raises(SinkUnavailable, match="could not be read to its end"):
         sink.open(confirmed_lsn)
     assert place.read(place.settings.progress_topic) == before
+    assert committed_values(place.kafka.bootstrap, place.topic) == []
+
+
+def same(position: Progress) -> Progress:
+    return position
+
+
+def earlier(position: Progress) -> Progress:
+    return dataclasses.replace(position, commit_lsn=END_LSN - 0x200, end_lsn=END_LSN - 0x100)
+
+
+def of_snapshot(position: Progress) -> Progress:
+    return dataclasses.replace(position, phase="snapshot", copy=CopyState((17,), {}, END_LSN))
+
+
+@pytest.mark.parametrize(
+    ("before", "last"),
+    [
+        pytest.param(of_snapshot, same, id="the end of a snapshot"),
+        nightly(of_snapshot, of_snapshot, id="rows of a snapshot"),
+        nightly(same, same, id="a part of a transaction, or a chunk"),
+        nightly(lambda position: None, same, id="the first position"),
+        nightly(lambda position: of_snapshot(earlier(position)), same, id="a whole snapshot"),
+        nightly(
+            earlier,
+            lambda position: dataclasses.replace(position, gap=Gap(0x100, END_LSN, "CDCD-SLOT-AHEAD", 5)),
+            id="an accepted gap",
+        ),
+    ],
+)
+def test_an_aborted_transaction_at_the_position_of_the_slot_is_no_commit(
+    before: Callable[[Progress], Progress | None], last: Callable[[Progress], Progress], place: Place
+) -> None:
+    """Another slot of the name holds the last stable offset; ours was killed before the end of its transaction.
+
+    The slot was at the position before: it was created there, or has confirmed an earlier record that ends there.
+    """
+    position = progress(place.settings.slot, END_LSN)
+    committed = before(position)
+    if committed is not None:
+        place.commit(committed)
+    other = transactional_producer(place.kafka.bootstrap, "another-slot-of-this-name")
+    other.begin_transaction()
+    other.produce(place.settings.progress_topic, None, key_of_joining("another"), 0)
+    assert other.flush(30) == 0
+    place.write(dataclasses.replace(last(position), commit_us=position.commit_us + 1))
+    with closing(place.sink()) as sink, pytest.raises(SinkUnavailable, match="could not be read to its end"):
+        sink.open(lambda: END_LSN)  # aborts ours: the producer of its transactional id begins anew
+    with closing(place.sink()) as sink, pytest.raises(SinkUnavailable, match="could not be read to its end"):
+        sink.open(lambda: END_LSN)
+    other.abort_transaction(30)
+    with closing(place.sink()) as sink:
+        found = sink.open(lambda: END_LSN)
+    assert (found and found.commit_us) == (committed and committed.commit_us)
     assert committed_values(place.kafka.bootstrap, place.topic) == []
 
 

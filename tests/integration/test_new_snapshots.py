@@ -16,6 +16,7 @@ from tests.support.nightly import nightly
 from tests.support.reader import BEGINNING, Event, Reader
 from tests.support.resolutions import ACCEPT_GAP, audited, command, equals_table, halts_with
 from tests.support.seldom_guarded import SELDOM_GUARDED
+from tests.support.snapshot_commands import start
 from tests.support.stack import PostgresServers, prepare, run, run_script, wal_position
 from tests.support.waiting import eventually
 
@@ -241,6 +242,52 @@ def test_a_slot_that_the_wal_guard_drops_is_replaced(
         run(own_server, "guarded", "INSERT INTO t VALUES (5, 'after')")
         equals_table(reader, f"{daemon.name}.public.t", own_server, "guarded")
         assert daemon.events("halted") == []
+        assert daemon.stop() == 0
+
+
+def gap_ends(events: list[Event]) -> list[str | None]:
+    """Return the ends of the gaps in a topic, one for each marker."""
+    return [event.source["special"].get("gap.to_lsn") for event in events if event.op == "g"]
+
+
+@pytest.mark.parametrize("mode", ["when_needed", nightly("always")])
+def test_a_table_that_a_new_snapshot_does_not_copy_lacks_the_changes_in_the_gap(
+    mode: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Its marker has an end, at which readers stop: neither a truncate event nor its rows follow."""
+    overrides = [
+        {"table": r"public\.(u|created)", "include": False},
+        {"table": r"public\.part", "where": "id > 0"},
+    ]
+    others = ("u", "part", "created")
+    make, fill = "CREATE TABLE {} (id int PRIMARY KEY, body text)", "INSERT INTO {} VALUES (2, 'streamed')"
+    with new_daemon(postgres, database, snapshot={"mode": mode, "overrides": overrides}) as daemon:
+        run(postgres, database, *[make.format(name) for name in others[:2]])
+        streamed_then_broken(postgres, database, daemon, lambda *_: None)
+        daemon.start().wait_state("streaming")
+        run(postgres, database, *[fill.format(name) for name in others[:2]])
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        dropped(postgres, database, daemon)
+        run(postgres, database, make.format("created"), fill.format("created"))
+        run(postgres, database, *[f"DELETE FROM {name} WHERE id = 2" for name in others[:2]])
+        daemon.start().wait_state("streaming")
+        run(postgres, database, *[f"INSERT INTO {name} VALUES (5, 'after')" for name in ("t", *others)])
+        topics = {name: f"{daemon.name}.public.{name}" for name in others}
+        copied = equals_table(reader, f"{daemon.name}.public.t", postgres, database)
+        assert set(gap_ends(copied)) == {None}
+        await_confirmed(postgres, daemon)
+        assert set(gap_ends(equals_table(reader, topics["part"], postgres, database, "part"))) == {None}
+        for name in ("u", "created"):
+            marked = reader.read(topics[name])
+            assert None not in gap_ends(marked)
+            assert len(gap_ends(marked)) > 0
+            assert "t" not in ops(marked)
+        line = daemon.events("gap_not_copied")[-1]
+        assert set(line["first_tables"]) == {"public.u", "public.created"}
+        for name in ("u", "created"):
+            start(daemon, f"public.{name}", recopy=True)
+            equals_table(reader, topics[name], postgres, database, name)
         assert daemon.stop() == 0
 
 

@@ -57,13 +57,15 @@ def table(server: PostgresServer, dbname: str, name: str = "t") -> dict[int, str
     return dict(server.execute(f"SELECT id, body FROM {name}", dbname=dbname))
 
 
-def equals_table(reader: Reader, topic: str, server: PostgresServer, dbname: str) -> list[Event]:
+def equals_table(
+    reader: Reader, topic: str, server: PostgresServer, dbname: str, name: str = "t"
+) -> list[Event]:
     """Wait until the folded topic equals the table; return the events."""
     found: list[Event] = []
 
     def is_equal() -> bool:
         found[:] = reader.read(topic)
-        return folded(found) == table(server, dbname)
+        return folded(found) == table(server, dbname, name)
 
     eventually(is_equal, "the topic equals the table")
     return found

@@ -81,7 +81,7 @@ def position(known: StartContext) -> Finding:
     known.timelines = timelines_of(known.source, known.server)
     try:
         if slot is not None and slot.active and not known.may_run:
-            check_ours(slot, known.server, known.source.slot)
+            check_ours(slot, known.server, known.source.slot, known.stored)
             raise slot_held(known.source.slot, slot.active_pid)
         decision = decide_start(known, known.stored, slot)
     except OF_THE_SLOT as error:

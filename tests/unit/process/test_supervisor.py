@@ -252,6 +252,36 @@ async def test_a_large_transaction_that_goes_on_in_parts_is_no_stand_still(
         assert one.state != "halted"
 
 
+async def test_slots_lost_between_sessions_that_advanced_are_separate_losses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F21: the WAL guard drops the slot in a back-off, where no position is known; each outage is resolved."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 3600.0)
+    drop, gone = SlotDroppedByWalGuard("the guard drops it"), SourceUnavailable("gone")
+
+    async def lose(one: Daemon) -> None:
+        await one.until(lambda: one.state == "backoff" and one.supervisor._running is None)
+        one.supervisor.fail_session(drop)
+        await one.until(lambda: drop.code in one.status.page()["reason"])
+
+    async def go_on(one: Daemon, started: int) -> None:
+        one.supervisor.retry.set()
+        await one.until(
+            lambda: one.sessions.started == started and drop.code not in one.status.page()["reason"]
+        )
+
+    advanced = [Advanced(gone)] * 4
+    async with daemon(monkeypatch, *advanced, gone, gone, mode="when_needed") as one:
+        for outage in range(4):
+            await lose(one)
+            assert one.state == "backoff", f"outage {outage}"
+            await go_on(one, outage + 2)
+        await lose(one)  # from here on no session advances
+        await go_on(one, 6)
+        await lose(one)
+        assert one.state == "halted"
+
+
 async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

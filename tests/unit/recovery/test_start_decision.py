@@ -177,6 +177,10 @@ def test_a_session_begins(
         (STORED, Slot(), Server(system_identifier="78"), WANTED, SourceMismatch),  # F58
         (STORED, Slot(), Server(timeline=2), WANTED, SourceTimeline),  # F58: the timeline history is unknown
         (replace(STORED, identity=SourceIdentity("77", 1, "b", "slot")), Slot(), Server(), WANTED, SourceMismatch),
+        # the slot of that name may be our own, of the right database: following SlotUnusable would leave it unread
+        (STORED, Slot(), Server(database="other"), WANTED, SourceMismatch),
+        (STORED, Slot(active=True), Server(database="other"), WANTED, SourceMismatch),
+        (STORED, OTHER_PLUGIN, Server(system_identifier="78"), WANTED, SourceMismatch),
         (BEGUN, None, Server(system_identifier="78"), WANTED, SourceMismatch),  # never mix two servers in one topic
         (BEGUN, None, Server(), NO_SNAPSHOT, SourceSetup),  # the copied rows would never get their deletes
         (BEGUN, OTHER_PLUGIN, Server(), WANTED, SlotUnusable),  # never drop a foreign slot

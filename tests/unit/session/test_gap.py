@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cdcd.model import CopyState, TableCopyState
+from cdcd.model import CopyState, Gap, TableCopyState
 from cdcd.pipeline.table_copies import TableCopies
-from cdcd.session.gap import after_markers
+from cdcd.session.gap import after_markers, gap_of_table
 
+ACCEPTED, ANEW = Gap(500, 600, "CDCD-SLOT-LOST", 3), Gap(500, None, "CDCD-SLOT-LOST", 3)
 TABLES = {7: TableCopyState("t")}
 
 
@@ -25,3 +28,24 @@ def test_rows_that_are_copied_at_the_markers_place_follow_them(before: CopyState
 )
 def test_a_snapshot_and_rows_behind_the_markers_remain(before: CopyState) -> None:
     assert after_markers(before, 99, 3) is before
+
+
+@pytest.mark.parametrize(
+    ("gap", "wal_lsn", "is_copied", "to_lsn"),
+    [
+        (ACCEPTED, 900, False, 600),
+        (ANEW, 900, True, None),  # a truncate event and all rows follow
+        (ANEW, 900, False, 900),
+        (
+            ANEW,
+            500,
+            False,
+            501,
+        ),  # not after the start, it would mean that the last changes never happened (F58)
+        (ANEW, 400, False, 501),  # a standby that was promoted earlier
+    ],
+)
+def test_only_a_table_that_is_copied_has_a_gap_without_an_end(
+    gap: Gap, wal_lsn: int, is_copied: bool, to_lsn: int | None
+) -> None:
+    assert gap_of_table(gap, wal_lsn, is_copied=is_copied) == replace(gap, to_lsn=to_lsn)
