@@ -63,7 +63,7 @@ class Monitored:
         found = [] if before is None else changes(before, now)
         has_records = self.watch._has_records(self.identities.with_records())
         joined = self.watch.incomplete.joined_now() if seen is None else seen
-        new = self.new.compare(None, now, has_records)
+        new = self.new.compare(None, now, has_records, self.watch.incomplete.begun_now())
         error = self.watch.judge(
             Comparison(before, now, [], found, new=new, joined=joined, dropped=frozenset(dropped))
         )
