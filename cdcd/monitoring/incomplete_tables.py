@@ -139,13 +139,14 @@ class IncompleteTables:
         waited: Collection[int],
         has_records: Collection[str],
         dropped: Collection[int] = (),
+        attached: Collection[int] = (),
     ) -> None:
         """Take the result of a comparison. `seen`: `joined_now` before it; a later table may not be in the result.
 
         `waited`: the tables that waited for their copy before it. One that has left the publications meanwhile still
         lacks its earlier rows, and so does one that has joined and left before any comparison. `has_records`: the
         topics with records. `dropped`: the tables that do not exist any more, whether their copy waited, had begun or
-        was stopped: nothing can bring their rows.
+        was stopped: nothing can bring their rows. `attached`: those that are partitions of published tables now.
         """
         if self._topics.drop(dropped):
             self.is_due.set()
@@ -153,20 +154,21 @@ class IncompleteTables:
         settled = [relid for relid in seen if relid not in self._new.waiting and relid in joined]
         for relid in settled:
             topic = joined[relid]
-            if topic in has_records if relid in waited else self._has_come_and_gone(relid, topic):
+            if topic in has_records if relid in waited else self._has_come_and_gone(relid, topic, attached):
                 self._topics.begin(relid, topic)
         self._leave(settled)
         for relid, topic in self._topics_of_waiting(has_records).items():
             if relid not in self._topics.joined:  # else the stream has said where its rows go
                 self._topics.join(relid, topic)
 
-    def _has_come_and_gone(self, relid: int, topic: str) -> bool:
-        """Return whether a table was in the publications between two comparisons only.
+    def _has_come_and_gone(self, relid: int, topic: str, attached: Collection[int]) -> bool:
+        """Return whether a table was in the publications between two comparisons only, and lacks its earlier rows.
 
-        The topic is not that of a table that has left them: this one's rows were complete, and the stream still has
-        some of its changes. After a restart it is known by its name only, and so by its topic, or `<topic>.v2`.
+        A table that is filled, and then attached to a published one, is complete as a rule, and nothing could copy it
+        by itself any more. Of a table that comparisons had before it left, the stream still has changes, and readers
+        have all other rows. After a restart it is known by its name only, and so by its topic, or `<topic>.v2`.
         """
-        if not self._new.has_come_and_gone(relid):
+        if relid in attached or not self._new.has_come_and_gone(relid):
             return False
         left = {self.topic_of(name) for name in self._new.gone}
         return topic not in left and _LATER.sub("", topic) not in left

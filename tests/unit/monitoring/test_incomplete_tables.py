@@ -173,6 +173,14 @@ def test_a_table_that_was_only_to_be_streamed_is_not_listed_after_it_has_come_an
     assert listed(again) == []
 
 
+def test_a_table_that_was_filled_and_attached_to_a_published_one_is_not_listed() -> None:
+    """Between two comparisons, while no daemon ran, for example: its changes go to the topic of the other one now."""
+    daemon = begun()
+    daemon.watch.incomplete.written(4, "public.t4")
+    daemon.sees(pub(1), attached=[4])
+    assert listed(daemon) == []
+
+
 def test_a_copy_by_a_command_of_a_table_that_waits_is_listed() -> None:
     daemon = begun()
     daemon.sees(pub(1, 2))
