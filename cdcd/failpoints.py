@@ -37,6 +37,7 @@ FAILPOINTS = {
     "progress_produced": "the progress record was produced, the Kafka transaction not committed",
     "committed": "the Kafka transaction was committed, its position not confirmed to PostgreSQL",
     "confirmed": "the position was confirmed to PostgreSQL",
+    "topics_written": "the record of the topics was written, the progress record that names it was not produced",
 }
 
 

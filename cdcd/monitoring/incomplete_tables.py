@@ -1,16 +1,18 @@
-"""Which tables lack rows that cdcd is to copy: those that have joined, and those whose copy has emptied the topic.
+"""Which tables lack rows that cdcd is to copy: those that have joined, and those whose topics a copy has to complete.
 
-In: the tables that wait (`NewTables`), the rows of the stream, the copies.  Out: `IncompleteTopics`.
+In: the tables that wait (`NewTables`), the rows of the stream, the copies, what an interrupted snapshot leaves.
+Out: `IncompleteTopics`.
 Invariant: a table that has joined is listed before its first row is written, whether a comparison of the publications
 has found it or not: the stream has its rows up to ten seconds earlier. It is listed until its copy is complete, or
 until it is certain that none follows. One that is streamed only, by its rule or `snapshot.new_tables`, is not listed.
-Must not: do I/O; be called from another thread than the loop's, except `joined_now`.
+Must not: do I/O; be called from another thread than the loop's, except the methods `..._now`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Collection, Mapping
 
 from cdcd.monitoring.new_tables import NewTables
@@ -20,6 +22,7 @@ __all__ = ["IncompleteTables"]
 
 MOST_TOPICS = 50
 _WAITS = "the table has joined the publications, and its copy has not begun"
+_LATER = re.compile(r"\.v[0-9]+\Z")
 _BEGUN = "the last copy of the table is not complete, or was stopped"
 
 
@@ -85,16 +88,46 @@ class IncompleteTables:
         """Note that a copy is complete; the position that says so follows."""
         self._topics.completes(relid, topic)
 
+    def emptied(self, relid: int) -> None:
+        """Note that the stream empties a table; the position that has it follows.
+
+        A table that waits for its copy is left to it. One that shares its topic with another one that lacks rows
+        remains, too: the topic lacks those of the other one.
+        """
+        begun = self._topics.begun.copy()
+        topic = begun.get(relid)
+        if topic is not None and list(begun.values()).count(topic) == 1:
+            self._topics.completes(relid, topic)
+
     @property
     def noted(self) -> int:
         """What a position has that is made now, see `IncompleteTopics.recorded`."""
         return self._topics.noted
+
+    # --- the first snapshot ---
+
+    def topic_of(self, title: str) -> str | None:
+        """Return the topic of a table SCHEMA.TABLE by its name, None if it is not known."""
+        schema, _, table = title.partition(".")
+        return None if self._topic_of is None else self._topic_of(schema, table)
+
+    def lacks_rows(self, relid: int, topic: str) -> None:
+        """Note, at once, that the first copy of a table goes on while the stream runs, or is given up."""
+        self._topics.begin(relid, topic)
+
+    def copied_now(self, relids: Collection[int]) -> None:
+        """Note that a snapshot copies these tables: its own records say so until it is complete."""
+        self._topics.drop(relids)
 
     # --- the publications ---
 
     def joined_now(self) -> Mapping[int, str]:
         """Return the topics of tables that have joined, before a comparison reads the publications."""
         return self._topics.joined.copy()
+
+    def begun_now(self) -> Collection[int]:
+        """Return the tables whose topics only a copy that has begun, or is to begin, makes complete."""
+        return self._topics.begun.copy().keys()
 
     def listed_now(self) -> Collection[int]:
         """Return all tables whose topics are listed."""
@@ -106,24 +139,39 @@ class IncompleteTables:
         waited: Collection[int],
         has_records: Collection[str],
         dropped: Collection[int] = (),
+        attached: Collection[int] = (),
     ) -> None:
         """Take the result of a comparison. `seen`: `joined_now` before it; a later table may not be in the result.
 
         `waited`: the tables that waited for their copy before it. One that has left the publications meanwhile still
-        lacks its earlier rows. `has_records`: the topics with records. `dropped`: the tables that do not exist any
-        more, whether their copy waited, had begun or was stopped: nothing can bring their rows.
+        lacks its earlier rows, and so does one that has joined and left before any comparison. `has_records`: the
+        topics with records. `dropped`: the tables that do not exist any more, whether their copy waited, had begun or
+        was stopped: nothing can bring their rows. `attached`: those that are partitions of published tables now.
         """
         if self._topics.drop(dropped):
             self.is_due.set()
         joined = self._topics.joined
         settled = [relid for relid in seen if relid not in self._new.waiting and relid in joined]
         for relid in settled:
-            if relid in waited and joined[relid] in has_records:
-                self._topics.begin(relid, joined[relid])
+            topic = joined[relid]
+            if topic in has_records if relid in waited else self._has_come_and_gone(relid, topic, attached):
+                self._topics.begin(relid, topic)
         self._leave(settled)
         for relid, topic in self._topics_of_waiting(has_records).items():
             if relid not in self._topics.joined:  # else the stream has said where its rows go
                 self._topics.join(relid, topic)
+
+    def _has_come_and_gone(self, relid: int, topic: str, attached: Collection[int]) -> bool:
+        """Return whether a table was in the publications between two comparisons only, and lacks its earlier rows.
+
+        A table that is filled, and then attached to a published one, is complete as a rule, and nothing could copy it
+        by itself any more. Of a table that comparisons had before it left, the stream still has changes, and readers
+        have all other rows. After a restart it is known by its name only, and so by its topic, or `<topic>.v2`.
+        """
+        if relid in attached or not self._new.has_come_and_gone(relid):
+            return False
+        left = {self.topic_of(name) for name in self._new.gone}
+        return topic not in left and _LATER.sub("", topic) not in left
 
     def _topics_of_waiting(self, has_records: Collection[str]) -> dict[int, str]:
         """Return the topics with records of the tables that wait.

@@ -47,6 +47,8 @@ class NewTables:
         self._has_gap = False
         self._is_before_slot = False
         self._copied: frozenset[int] = frozenset()
+        self._former: frozenset[int] = frozenset()
+        """Tables that have left the publications, as this process has found."""
 
     @property
     def published(self) -> Collection[int]:
@@ -61,6 +63,16 @@ class NewTables:
         if self.policy != "snapshot" or self._known is None:
             return False
         return relid in self.waiting or not (relid in self._published or relid in self._copied)
+
+    def has_come_and_gone(self, relid: int) -> bool:
+        """Return whether a table of the stream was in the publications between two comparisons only.
+
+        No comparison has it, so nobody knows its earlier rows. One that a comparison had before is known: the stream
+        still has changes from before it left.
+        """
+        if self.policy != "snapshot" or self._known is None:
+            return False
+        return relid not in self._published and relid not in self._copied and relid not in self._former
 
     def begin(
         self,
@@ -82,8 +94,17 @@ class NewTables:
             self.gone = gone
         self._set(waiting if self.policy == "snapshot" else {}, {})
 
-    def compare(self, connection: Any, now: Published, has_records: Callable[[str], bool]) -> TableChanges:
-        """Compare. Blocking; raises Source errors. `has_records`: whether the topic of a table's name has some."""
+    def compare(
+        self,
+        connection: Any,
+        now: Published,
+        has_records: Callable[[str], bool],
+        incomplete: Collection[int] = (),
+    ) -> TableChanges:
+        """Compare. Blocking; raises Source errors. `has_records`: whether the topic of a table's name has some.
+
+        `incomplete`: tables that lack rows without a copy to come, and so have been in the publications before.
+        """
         known, has_gap, gone = self._known, self._has_gap, self.gone
         if known is None:
             return TableChanges(gone=gone)
@@ -93,7 +114,7 @@ class NewTables:
         if self.policy != "snapshot":
             return TableChanges(gone=gone)
         new = {
-            relid: name in earlier and has_records(name)
+            relid: (name in earlier or relid in incomplete) and has_records(name)
             for relid, name in published.items()
             if relid not in before
         }
@@ -106,12 +127,14 @@ class NewTables:
     def accept(self, now: Published, found: TableChanges) -> bool:
         """Take the result of a comparison that is accepted; return whether anything that is stored has changed."""
         before, published = (self.waiting, self.gone), _names(now)
+        self._former |= self._published - published.keys()
         self._published = frozenset(published)
         self._known, self._has_gap, self.gone = now, self._is_before_slot, found.gone
         new = {relid: is_again for relid, is_again in found.new.items() if relid not in self._copied}
         waiting = {relid: is_again for relid, is_again in self.waiting.items() if relid in published}
         self._set(new | waiting, published)
         self._copied -= published.keys()
+        self._former -= published.keys()
         return (self.waiting, self.gone) != before
 
     def streams(self) -> None:

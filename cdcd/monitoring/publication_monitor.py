@@ -109,7 +109,8 @@ class Comparison:
     """The publications now, and the changes since `before`. `now` is None if they are not known as of one moment.
 
     `joined`: the topics of tables that had joined before the publications were read, see `IncompleteTables`.
-    `dropped`: the tables whose topics lack rows, and that do not exist any more.
+    `dropped`: the tables whose topics lack rows, and that do not exist any more. `attached`: tables that have
+    joined, and are partitions of published tables now: their changes go to the topics of these.
     """
 
     before: Published | None
@@ -120,6 +121,7 @@ class Comparison:
     new: TableChanges = _NOTHING
     joined: Mapping[int, str] = field(default_factory=dict)
     dropped: frozenset[int] = frozenset()
+    attached: frozenset[int] = frozenset()
 
 
 class PublicationMonitor:
@@ -200,10 +202,12 @@ class PublicationMonitor:
         found = [] if before is None else diff(connection, before, now, not_published)
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
-        new = self.new_tables.compare(connection, now, self._has_records(frozenset(known)))
+        has_records, begun = self._has_records(frozenset(known)), self.incomplete.begun_now()
+        new = self.new_tables.compare(connection, now, has_records, begun)
         unknown = frozenset(listed).difference(published_oids(now))
         dropped = unknown.difference(read_existing(connection, unknown))
-        return Comparison(before, now, missing, found, has_with_topic, new, joined, dropped)
+        attached = frozenset(read_attached(connection, unknown.intersection(joined), published_oids(now)))
+        return Comparison(before, now, missing, found, has_with_topic, new, joined, dropped, attached)
 
     def _published(self, connection: Any) -> Published | None:
         """Return the publications, None while a published table is locked."""
@@ -250,7 +254,9 @@ class PublicationMonitor:
             self._is_stored = False
         self._accept(comparison.now)
         has_records = () if self._store is None else self._store.with_records()
-        self.incomplete.settle(comparison.joined, waited, frozenset(has_records), comparison.dropped)
+        self.incomplete.settle(
+            comparison.joined, waited, frozenset(has_records), comparison.dropped, comparison.attached
+        )
         return None
 
     def copied(self, relids: Collection[int]) -> None:

@@ -125,6 +125,7 @@ class EventEncoder:
         relations = [relation for relation in event.relations if relation.relid not in dropped]
         self._progress.copies.note_truncate(self._tx.info.xid, relids)
         await self._ready([relation.relid for relation in relations])
+        self._progress.copies.emptied([relation.relid for relation in relations])
         for relation in relations:
             plan = self._plans.by_relid[relation.relid]
             begin = await self._begin_of(self._tx)

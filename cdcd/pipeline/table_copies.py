@@ -66,6 +66,7 @@ class Incomplete(Protocol):
     def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...  # noqa: D102
     def moves(self, relid: int, topic: str) -> None: ...  # noqa: D102
     def completes(self, relid: int, topic: str) -> None: ...  # noqa: D102
+    def emptied(self, relid: int) -> None: ...  # noqa: D102
 
 
 class _NotWatched:
@@ -76,6 +77,8 @@ class _NotWatched:
     def moves(self, relid: int, topic: str) -> None: ...
 
     def completes(self, relid: int, topic: str) -> None: ...
+
+    def emptied(self, relid: int) -> None: ...
 
 
 class TableCopies:
@@ -201,6 +204,15 @@ class TableCopies:
         for relid in relids:
             if relid in self.tables:
                 self.tables[relid].copy.changed.note_truncate(xid)
+
+    def emptied(self, relids: Iterable[int]) -> None:
+        """Note that the stream has the TRUNCATE of these tables, and so all of their rows from it on.
+
+        The position after the transaction says so. Of a table that is being copied the end of its copy does.
+        """
+        for relid in relids:
+            if relid not in self.tables and relid not in self.blocking:
+                self.incomplete.emptied(relid)
 
     def committed(self, xid: int) -> None:
         """Note that a transaction is received completely. Its changes are all noted."""

@@ -372,7 +372,7 @@ class Session:
         self._commands.table_reports.retain(())
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
-        handover = SnapshotHandover(self._parts(writer), self._state.stale)
+        handover = SnapshotHandover(self._parts(writer), self._state.stale, self._publications.incomplete)
         with self._status.waits.on("kafka", "the topic of signals"):
             signals_at = await first_signal(self._config, start_state.stored)
         resume = await handover.run(begin, start_state.server, self._durable_us, signals_at)

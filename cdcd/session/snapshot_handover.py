@@ -4,14 +4,15 @@ In: the decision `Snapshot`.  Out: `Resume`, where the stream begins.
 Invariant: the progress record says that a snapshot has begun before the slot is created, so that after a crash the
 slot is known to be cdcd's own. It says that the snapshot is complete only after the last row. If an attempt is
 interrupted, the next one retains the slot and the complete tables. It copies the others in the snapshot of a
-temporary slot, and the stream drops their changes that this snapshot has (the floors).
+temporary slot, and the stream drops their changes that this snapshot has (the floors). Before the stream begins, a
+table whose copy goes on meanwhile, or is given up, is marked as one that lacks rows.
 Must not: decide that a snapshot is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,9 +23,11 @@ from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import CopyState, PreparedBefore, Relation
+from cdcd.monitoring.incomplete_tables import IncompleteTables
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
 from cdcd.schema.policy import NO_RULES, Policies
+from cdcd.session.abandoned_copies import give_up
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.parts import SessionParts
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
@@ -54,12 +57,6 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 _RULE_CHANGED = "the table's rule in snapshot.overrides has changed since its first rows were copied"
 _NO_TEXT = "with source.protocol.binary, its key cannot be compared with those of the stream"
 _NO_ORDER = "a row may have a null in its key, or its key has no unique index any more"
-_NOT_COPIED = "the table is not copied any more, because it is excluded or not published"
-_STREAMED_ONLY_HINT = (
-    "the table's topic has the changes from this LSN on, and the rows that were copied before. If the table is "
-    "included again before the snapshot is complete, cdcd copies it; after that, `cdcd snapshot start --table "
-    "SCHEMA.TABLE --recopy` copies all rows"
-)
 _UNUSED_HINT = (
     "no published table matches this pattern of snapshot.overrides: the pattern has to match all of "
     "SCHEMA.TABLE"
@@ -77,7 +74,7 @@ async def published_now(
 class SnapshotHandover:
     """Creates the slot and copies. `stale`: tables rewritten during earlier snapshots, copied first (F81)."""
 
-    def __init__(self, parts: SessionParts, stale: StaleTables) -> None:
+    def __init__(self, parts: SessionParts, stale: StaleTables, incomplete: IncompleteTables) -> None:
         config = parts.config
         self._source = config.source_settings()
         standby = config.standby_settings()
@@ -95,6 +92,7 @@ class SnapshotHandover:
         self._new_context = parts.new_context
         self._status = parts.status
         self._stale = stale
+        self._incomplete = incomplete
         self._signals_at = -1
         self.copied: set[int] = set()
         """The tables that this attempt copies."""
@@ -179,6 +177,8 @@ class SnapshotHandover:
         later = await self._continued(left.state)
         if later:
             _LOG.info("snapshot_continues_while_streaming", tables=len(later))
+        for relid in later:  # readers had none of its other rows, whatever ends this copy
+            self._incomplete.lacks_rows(relid, left.state.tables[relid].topic)
         again = await self._included_again(left.state)
         anew = left.state.incomplete.union(again).difference(later)
         if anew:
@@ -234,7 +234,7 @@ class SnapshotHandover:
         with contextlib.closing(exported):
             hit("slot_made")
             progress = _progress_of(begin, left, exported.point_lsn, later, self._signals_at)
-            await self._copy(exported, server, progress, anew)
+            await self._copy(exported, server, progress, anew, left.state)
             await self._end(exported.point_lsn)
         return _resume(left, progress)
 
@@ -286,8 +286,9 @@ class SnapshotHandover:
         server: ServerIdentity,
         progress: CopyProgress,
         only: frozenset[int] | None,
+        before: CopyState | None = None,
     ) -> None:
-        """Copy the published tables, or only those with these relids."""
+        """Copy the published tables, or only those with these relids. `before`: what an earlier attempt has left."""
         published = await published_now(self._source, self._clients.catalog, self._status, self._policies)
         if self._standby is not None:
             await self._standby.knows_tables(exported, server)
@@ -301,8 +302,9 @@ class SnapshotHandover:
         relids = {table.relid for table, _ in tables}
         excluded = {table.relid for table, _ in published} - relids if only is None else ()
         progress.to_copy(relids, excluded)
+        self._incomplete.copied_now(relids)
         given_up = (only or frozenset()) - relids
-        _log_streamed_only(given_up, {table.relid: table.title for table, _ in published}, progress)
+        await give_up(self._source, given_up, progress, before or CopyState(), self._incomplete)
         self.copied |= relids
         new_reader = partial(
             SnapshotReader,
@@ -354,19 +356,6 @@ class SnapshotHandover:
             watched(settings, connection, report),
         ):
             yield
-
-
-def _log_streamed_only(relids: Iterable[int], titles: Mapping[int, str], progress: CopyProgress) -> None:
-    """Log the tables whose copy is abandoned. `titles`: of the published tables."""
-    for relid in sorted(relids):
-        _LOG.warning(
-            "table_streamed_only",
-            table=titles.get(relid),
-            relid=relid,
-            from_lsn=format_lsn(progress.streamed_from(relid)),
-            reason=_NOT_COPIED,
-            hint=_STREAMED_ONLY_HINT,
-        )
 
 
 def _progress_of(

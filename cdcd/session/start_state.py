@@ -285,8 +285,20 @@ class SessionStart:
             error = refusal(await in_thread(self._compare_again, identities, is_anew))
             if error is not None:
                 raise error
+        if at >= 0 and self._may_have_orphan(stored, peeked):
+            identities.is_changed = True
         self._clients.set_identities(identities)
         self._publications.is_on = True
+
+    def _may_have_orphan(self, *progress: Progress | None) -> bool:
+        """Return whether a session may have left a record of the topics that no progress record names.
+
+        Without Kafka transactions it is written, and the process may end before the progress record. Compaction
+        retains the newest record only, not the one in use: the session's first progress record gets a newer one.
+        """
+        return not self._clients.is_exactly_once or any(
+            one is not None and not one.transactional_id for one in progress
+        )
 
     def _compare_again(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:
         server, connection = self._known.server, self._known.sql()

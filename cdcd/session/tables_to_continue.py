@@ -22,7 +22,7 @@ from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 
-__all__ = ["tables_to_continue"]
+__all__ = ["tables_to_continue", "titles_of"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 LOCK_TIMEOUT_MS = 2_000
@@ -39,13 +39,23 @@ _TABLES = """
 def tables_to_continue(settings: SourceSettings, relids: Collection[int]) -> list[CopiedTable]:
     """Return the tables with these relids, without their columns. Raises Source errors."""
     with contextlib.closing(connect_sql(settings)) as connection:
-        rows = fetch(connection, _TABLES, (list(relids),))
+        rows = _existing(connection, relids)
         published = _published(connection, settings)
     return [
         CopiedTable(relid, schema, name, (), None, is_partitioned=False)
         for relid, schema, name in rows
         if published is None or relid in published
     ]
+
+
+def titles_of(settings: SourceSettings, relids: Collection[int]) -> dict[int, str]:
+    """Return the names SCHEMA.TABLE of the tables that exist, published or not. Raises Source errors."""
+    with contextlib.closing(connect_sql(settings)) as connection:
+        return {relid: f"{schema}.{name}" for relid, schema, name in _existing(connection, relids)}
+
+
+def _existing(connection: Any, relids: Collection[int]) -> list[tuple[int, str, str]]:
+    return fetch(connection, _TABLES, (list(relids),))
 
 
 def _published(connection: Any, settings: SourceSettings) -> set[int] | None:

@@ -425,6 +425,7 @@ class KafkaSink:
         if identities.is_changed:
             key, topic = key_of_topics(self._settings.slot), self._settings.progress_topic
             identities.at = self.write_ahead(topic, [(key, identities.dump())], _WRITING_TOPICS) - 1
+            hit("topics_written")
             if self.ownership is not None:
                 self.ownership.refuse_claimed_since(identities.names(), identities.at)
         return identities.at

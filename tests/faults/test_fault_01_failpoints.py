@@ -146,8 +146,9 @@ OF_NEW_TABLES = {"chunk_begun", "chunk_emitted", "new_table_found", "new_table_b
 """Failpoints that need a table with rows that joins the publication."""
 OF_BLOCKING = {"blocking_recorded", "hold_reached"}
 """Failpoints of a blocking snapshot."""
-ELSEWHERE = {"stale_rows_deleted"}
-"""Failpoints that need a gap: tests/integration/test_snapshot_compare.py reaches them."""
+ELSEWHERE = {"stale_rows_deleted", "topics_written"}
+"""Failpoints that need a gap, or a topic that becomes known: tests/integration/test_snapshot_compare.py and
+test_daemon_options.py reach them."""
 ONCE = {"schema_level_set", "snapshot_begun", "slot_made", "snapshot_copied"} | OF_NEW_TABLES | OF_BLOCKING
 """Failpoints that one process may reach only once."""
 JOINS = """

@@ -8,10 +8,13 @@ from typing import Any
 import psycopg2
 import pytest
 
+from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
+from cdcd.sink.progress import key_of, load
+from cdcd.sink.topic_identity import key_of_topics
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly, nightly_except
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.resolutions import equals_table
@@ -22,6 +25,7 @@ from tests.support.stack import (
     new_database_name,
     run_script,
 )
+from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -116,6 +120,49 @@ def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_delete
         daemon.start().wait_state("streaming")
         equals_table(reader, topic, postgres, database)
         assert daemon.stop() == 0
+
+
+def test_at_least_once_no_record_of_the_topics_is_newer_than_the_one_in_use(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """Compaction leaves the newest one only: readers leave out the offsets of commits that name another one.
+
+    The process ends between the record of the topics and the progress record that would name it. What the record was
+    written for, a table that has joined, is undone before the next start, which has no other reason for a new one.
+    """
+    run_script(postgres.dsn(database), "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
+        daemon.start().wait_state("streaming")
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        daemon.environment[VARIABLE] = "topics_written"
+        daemon.start()
+        run_script(postgres.dsn(database), "CREATE TABLE u (id int PRIMARY KEY)")
+
+        def has_ended() -> bool:
+            postgres.execute("UPDATE t SET id = id + 1", dbname=database)
+            return daemon.process is not None and daemon.process.poll() is not None
+
+        eventually(has_ended, "the record with the new table is written")
+        assert daemon.wait_exit() == EXIT_STATUS
+        del daemon.environment[VARIABLE]
+        run_script(postgres.dsn(database), "DROP TABLE u")
+        for sink in ({"delivery": "at_least_once"}, {"delivery": "exactly_once"}):
+            daemon.config["sink"] |= sink
+            daemon.start().wait_state("streaming")
+            postgres.execute("UPDATE t SET id = id + 1", dbname=database)
+            await_confirmed(postgres, daemon)
+            assert daemon.stop() == 0
+            newest, used = topics_records(kafka, daemon)
+            assert used == newest
+
+
+def topics_records(kafka: KafkaBroker, daemon: Daemon) -> tuple[int | None, int]:
+    """Return the offsets of the newest record of the topics, and of the one that the last progress record names."""
+    records = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
+    newest = [one.offset() for one in records if one.key() == key_of_topics(daemon.slot)][-1]
+    values = [value for one in records if one.key() == key_of(daemon.slot) and (value := one.value())]
+    return newest, load(values[-1]).topics_at
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
         "cdcd.spark.source.retained_ranges.SETTLES_WITHIN_S",
         "cdcd.spark.source.retained_ranges.LOOK_AGAIN_S",
         "cdcd.spark.source.progress_log.COMPLETE_WITHIN_S",
+        "cdcd.spark.source.progress_log.RETIRED_EVERY_S",
     ):
         monkeypatch.setattr(name, 0.0)
     return kafka

@@ -34,7 +34,7 @@ from cdcd.spark.source.positions import LATEST
 from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, is_outside, partitions_of
 from cdcd.spark.source.progress_reader import ProgressReader
 from cdcd.spark.source.retained_ranges import DeletedTopics
-from cdcd.spark.source.slots import Slots, complete_commits, pairs_of
+from cdcd.spark.source.slots import Slots, complete_commits, pairs_of, without_slot
 from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds
 
@@ -61,6 +61,8 @@ _INCOMPLETE = (
 COMPLETE_WITHIN_S = 10.0
 """The time that a transaction usually needs at most; a query looks again at its next batch."""
 LOOK_AGAIN_S = 0.05
+RETIRED_EVERY_S = 10.0
+"""How often the topics of several slots are looked up."""
 
 
 class ProgressLog:
@@ -97,6 +99,8 @@ class ProgressLog:
         self._naming: set[str] = set()
         """The slots whose records name such topics."""
         self._describing: set[str] = set()
+        self._looked_at: frozenset[str] = frozenset()
+        self._look_again_s = 0.0
 
     def end_now(self) -> None:
         """Read no further than the progress record that is the newest now."""
@@ -291,6 +295,7 @@ class ProgressLog:
     def _rewind(self) -> None:
         self._reader.rewind()
         self._slots = Slots()
+        self._looked_at = frozenset()
 
     def _seen(self, commit: Commit) -> Commit:
         asked = self._options
@@ -358,6 +363,20 @@ class ProgressLog:
             self.pending = deque(without_offsets(one, gone) for one in self.pending)
             self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
             self.passed = {topic: found for topic, found in self.passed.items() if topic not in gone}
+        self._end_retired()
+
+    def _end_retired(self) -> None:
+        """End the slots whose topics were all deleted: nothing would ever move their positions, or load their tables.
+
+        Also if the query has read the topics: a query that starts again must not take up the former position. With
+        one slot nothing is asked; with the same ones as before, now and then: a retired one has no hurry.
+        """
+        now_s, slots = time.monotonic(), self._slots.together
+        if not slots or (slots == self._looked_at and now_s < self._look_again_s):
+            return
+        for slot, topics in self._slots.end_deleted(self._deleted.has_all).items():
+            self.pending = deque(without_slot(one, slot, topics) for one in self.pending)
+        self._looked_at, self._look_again_s = self._slots.together, now_s + RETIRED_EVERY_S
 
     def forget(self, start: Offsets) -> None:
         """Remove commits up to `start`, and none after it: Spark may ask again from the same start.

@@ -124,6 +124,10 @@ class DeletedTopics:
         self._cluster = cluster
         self.known: set[str] = set()
 
+    def has_all(self, topics: frozenset[str]) -> bool:
+        """Return whether none of the topics exists."""
+        return self._cluster.missing(topics) == topics and self.among(topics) == topics
+
     def among(self, topics: Collection[str]) -> frozenset[str]:
         """Return the topics that do not exist. A topic that is missing for the first time is queried again."""
         until_s = time.monotonic() + SETTLES_WITHIN_S

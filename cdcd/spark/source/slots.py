@@ -3,7 +3,8 @@
 In: progress records in order.  Out: commits, each complete.
 Invariant: a commit has all records of its slot since the slot's previous commit, and none of another slot, whose
 transaction or snapshot may be incomplete at the same time. The tables that are loading at a commit are those of all
-slots, each at its last complete commit. So are its positions in the source (`SlotPositions`).
+slots, each at its last complete commit. So are its positions in the source (`SlotPositions`). Both are without slots
+that have retired, of which Kafka has no topic any more.
 Must not: do I/O.
 
 A topic has one slot at a time. Slots of one name that run at the same time have different topics; where a slot
@@ -13,7 +14,7 @@ describes or writes to a topic of another one, it has replaced that one, whose r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdcd.spark.source.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
@@ -83,7 +84,8 @@ def pairs_of(offsets: Offsets) -> set[tuple[str, str]]:
 class SlotPositions:
     """The position of each slot at its last complete commit, without slots that others have replaced completely.
 
-    A slot is replaced when others have described all of its topics since, and lives again with its next record.
+    A slot is replaced when others have described all of its topics since, and lives again with its next record. So
+    is one whose topics that no other slot has described were all deleted: it has retired, and nobody replaces those.
     """
 
     def __init__(self) -> None:
@@ -101,7 +103,7 @@ class SlotPositions:
         """Add the next record."""
         slot = record.slot
         if record.is_foreign:
-            self._end(slot)
+            self.end(slot)
             return
         if slot in self.ended:
             self.ended -= {slot}
@@ -124,10 +126,20 @@ class SlotPositions:
         for other in self._last.keys() - {slot}:
             topics = self._topics.get(other, set())
             if topics and topics <= described:
-                self._end(other)
+                self.end(other)
             topics -= described
 
-    def _end(self, slot: str) -> None:
+    @property
+    def together(self) -> frozenset[str]:
+        """The slots that have not ended, if there are several."""
+        return frozenset(self._last) if len(self._last) > 1 else frozenset()
+
+    def topics(self, slot: str) -> frozenset[str]:
+        """Return the topics of a slot that no other one has described since."""
+        return frozenset(self._topics.get(slot, ()))
+
+    def end(self, slot: str) -> None:
+        """End a slot; it lives again with its next record."""
         self._last.pop(slot, None)
         self.ended |= {slot}
 
@@ -191,6 +203,24 @@ class Slots:
             parts.offsets, parts.former = commit.offsets, commit.former
 
     @property
+    def together(self) -> frozenset[str]:
+        """The slots that have not ended, if there are several."""
+        return self._positions.together
+
+    def end_deleted(self, are_gone: Callable[[frozenset[str]], bool]) -> Mapping[str, frozenset[str]]:
+        """End the slots whose topics are all gone, as others have replaced them; return the topics of each."""
+        ended: dict[str, frozenset[str]] = {}
+        for slot in sorted(self.together):
+            written = self.open[slot].offsets.keys() if slot in self.open else frozenset[str]()
+            topics = self._positions.topics(slot) | written | self._loading.get(slot, frozenset())
+            if topics and self.together and are_gone(topics):
+                self._positions.end(slot)
+                self._loading.pop(slot, None)
+                self.open.pop(slot, None)
+                ended[slot] = topics
+        return ended
+
+    @property
     def newest(self) -> list[Commit]:
         """The newest record of each slot that has records which are not complete."""
         return [parts.newest for parts in self.open.values() if parts.newest is not None]
@@ -199,6 +229,15 @@ class Slots:
     def is_inside_snapshot(self) -> bool:
         """Whether a snapshot of some slot is not complete."""
         return any(parts.is_inside_snapshot for parts in self.open.values())
+
+
+def without_slot(commit: Commit, slot: str, topics: frozenset[str]) -> Commit:
+    """Return a commit without the tables and the position of a slot that was ended, if another one has a position."""
+    commit = replace(commit, loading=commit.loading - topics, waiting=commit.waiting - topics)
+    positions = {other: one for other, one in commit.slot_positions.items() if other != slot}
+    if not positions or slot not in commit.slot_positions:
+        return commit
+    return replace(commit, positions=positions, ended=commit.ended | {slot})
 
 
 def complete_commits(records: Iterable[Commit], slots: Slots | None = None) -> Iterator[Commit]:

@@ -273,3 +273,92 @@ def test_a_topic_is_not_shared_any_more_after_a_copy(kafka: Planned) -> None:
         kafka.progress(60 + number, {T: 11 + number}, slot)
     query.batch()
     assert query.reader.shared == {T: ("a", "b")}
+
+
+def retired(kafka: Planned) -> None:
+    """Let slot b go on without the table of T, which lacks rows, and was dropped."""
+    kafka.topics = {T: PlannedTopic("t", 10), U: PlannedTopic("u", 50)}
+    kafka.describe(T, U, slot="a", incomplete={"begun": {"1": T}})
+    kafka.progress(10, {T: 10, U: 10}, "a")
+    kafka.describe(U, slot="b")
+    kafka.progress(20, {U: 20}, "b")
+
+
+@pytest.mark.parametrize("has_read", [True, False], ids=["has read the topic", "a new query"])
+def test_a_retired_slot_whose_topics_were_deleted_does_not_hold_readers_back(
+    kafka: Planned, has_read: bool
+) -> None:
+    """Its last record says that a table lacks rows, and nothing follows it: neither list nor position ends."""
+    retired(kafka)
+    query = Query(loading="true")
+    if has_read:
+        query.batch()
+        assert loading_of(query.ends[-1]) == {T}
+        assert query.reader.position(query.ends[-1]).end_lsn == 18
+    with pytest.raises(SnapshotIncomplete):
+        read()
+    del kafka.topics[T]
+    kafka.progress(30, {U: 30}, "b")
+    query.batch()
+    assert loading_of(query.ends[-1]) == frozenset()
+    assert query.reader.position(query.ends[-1])[:1] == (38,)
+    query.again()
+    kafka.progress(40, {U: 40}, "b")
+    query.batch()
+    position = query.reader.position(query.ends[-1])
+    assert (position.end_lsn, position.ended) == (48, {"a"})
+    assert read() == {U: (0, 40)}
+    assert read(startingLsn=format_lsn(35)) == {U: (30, 40)}
+
+
+def test_a_retired_slot_is_ended_although_it_left_a_part_of_a_transaction(kafka: Planned) -> None:
+    retired(kafka)
+    kafka.progress(25, {T: 11}, "a", is_part=True)
+    del kafka.topics[T]
+    kafka.progress(30, {U: 30}, "b")
+    assert read() == {U: (0, 30)}
+
+
+def test_a_slot_lives_again_with_its_next_record_after_its_topics_were_deleted(kafka: Planned) -> None:
+    retired(kafka)
+    query = Query(loading="true")
+    query.batch()
+    del kafka.topics[T]
+    kafka.progress(30, {U: 30}, "b")
+    query.batch()
+    assert query.reader.position(query.ends[-1]).ended == {"a"}
+    kafka.topics[X] = PlannedTopic("x", 5)
+    kafka.describe(X, slot="a", incomplete={"begun": {"2": X}})
+    kafka.progress(35, {X: 5}, "a")
+    assert query.batch()[X] == (0, 5)
+    assert loading_of(query.ends[-1]) == {X}
+    position = query.reader.position(query.ends[-1])
+    assert (position.end_lsn, position.ended) == (38, frozenset())
+
+
+def test_a_slot_that_has_one_topic_left_is_waited_for(kafka: Planned) -> None:
+    """It may be one that runs, and whose topic was deleted by mistake."""
+    retired(kafka)
+    kafka.topics[V] = PlannedTopic("v", 5)
+    kafka.describe(T, U, V, slot="a", incomplete={"begun": {"1": T}})
+    kafka.progress(25, {V: 5}, "a")
+    kafka.describe(U, slot="b")
+    del kafka.topics[T]
+    kafka.progress(40, {U: 30}, "b")
+    query = Query(loading="true")
+    query.batch()
+    assert loading_of(query.ends[-1]) == {T}
+    assert query.reader.position(query.ends[-1]).end_lsn == 33
+
+
+def test_an_only_slot_is_not_ended(kafka: Planned) -> None:
+    kafka.topics = {T: PlannedTopic("t", 10)}
+    kafka.describe(T, slot="a")
+    kafka.progress(10, {T: 10}, "a")
+    query = Query(loading="true")
+    query.batch()
+    del kafka.topics[T]
+    kafka.progress(20, {}, "a")
+    query.batch()
+    position = query.reader.position(query.ends[-1])
+    assert (position.end_lsn, position.ended) == (28, frozenset())

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from cdcd.model import BlockingCopyState, TableCopyState
 from cdcd.monitoring.publication_monitor import Comparison
+from cdcd.pipeline.table_copies import TableCopies
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from tests.unit.monitoring.test_new_tables import Monitored, pub
 
@@ -104,7 +106,7 @@ def test_a_table_that_is_streamed_only_is_not_listed() -> None:
 
 
 def test_a_table_that_leaves_the_publications_while_it_waits_lacks_its_earlier_rows() -> None:
-    """Of one that left before a comparison found it, nobody knows: it was created and dropped, perhaps."""
+    """So does one that has joined and left before a comparison found it, while no daemon ran, for example."""
     daemon = begun()
     daemon.sees(pub(1, 2))
     daemon.watch.incomplete.written(2, B)
@@ -112,14 +114,71 @@ def test_a_table_that_leaves_the_publications_while_it_waits_lacks_its_earlier_r
     daemon.sees(pub(1))
     assert listed(daemon) == [B]
     daemon.watch.incomplete.written(4, "public.t4")
-    daemon.sees(pub(1))
-    assert listed(daemon) == [B]
+    daemon.watch.incomplete.written(5, "public.t5")
+    daemon.sees(pub(1), seen={4: "public.t4"})
+    assert listed(daemon) == [B, "public.t4", "public.t5"]
+    daemon.watch.incomplete.is_due.clear()
+    daemon.sees(pub(1), dropped=[5])
+    assert listed(daemon) == [B, "public.t4"], "nothing can bring its rows"
+    assert daemon.watch.incomplete.is_due.is_set()
 
-    daemon.sees(pub(1, 2))
-    assert daemon.new.waiting == {2: True}
+    daemon.identities.take("public.t4", TopicIdentity("id", 1))
+    daemon.sees(pub(1, 2, 4))
+    assert daemon.new.waiting == {2: True, 4: True}, "rows may have been deleted meanwhile"
+    assert listed(daemon) == [B, "public.t4"]
+    daemon.watch.incomplete.begins(4, "public.t4", is_needed=True)
+    daemon.watch.incomplete.completes(4, "public.t4")
+    record(daemon)
     assert listed(daemon) == [B]
     daemon.identities.reset()
     assert listed(daemon) == [], "all tables are copied"
+
+
+@pytest.mark.parametrize("topic", [B, f"{B}.v2"])
+@pytest.mark.parametrize("is_again", [False, True], ids=["the same process", "another one"])
+def test_a_table_whose_changes_come_after_it_has_left_the_publications_is_complete(
+    topic: str, is_again: bool
+) -> None:
+    """The stream was behind: it was in the publications when these changes were made, as every comparison knew."""
+    daemon = Monitored()
+    daemon.begin()
+    daemon.sees(pub(1, 2))
+    daemon.identities.take(B, TopicIdentity("id", 1))
+    daemon.sees(pub(1))
+    daemon.commit()
+    if is_again:
+        daemon = begun(kafka=daemon.kafka)
+    daemon.watch.incomplete.written(2, topic)
+    assert listed(daemon) == [topic]
+    daemon.sees(pub(1))
+    assert listed(daemon) == []
+
+
+def test_the_first_changes_of_a_table_that_has_left_the_publications_are_all_of_its_rows() -> None:
+    """Its topic had no record when it left."""
+    daemon = Monitored()
+    daemon.begin()
+    daemon.sees(pub(1, 2))
+    daemon.sees(pub(1))
+    daemon.watch.incomplete.written(2, B)
+    daemon.sees(pub(1))
+    assert listed(daemon) == []
+
+
+def test_a_table_that_was_only_to_be_streamed_is_not_listed_after_it_has_come_and_gone() -> None:
+    daemon = begun()
+    daemon.watch.incomplete.written(4, "public.t4")
+    daemon.commit()
+    again = begun("stream_only", daemon.kafka)
+    assert listed(again) == []
+
+
+def test_a_table_that_was_filled_and_attached_to_a_published_one_is_not_listed() -> None:
+    """Between two comparisons, while no daemon ran, for example: its changes go to the topic of the other one now."""
+    daemon = begun()
+    daemon.watch.incomplete.written(4, "public.t4")
+    daemon.sees(pub(1), attached=[4])
+    assert listed(daemon) == []
 
 
 def test_a_copy_by_a_command_of_a_table_that_waits_is_listed() -> None:
@@ -234,6 +293,44 @@ def test_the_copy_of_a_table_replaces_the_rows_of_a_former_one_of_its_topic() ->
     daemon.watch.incomplete.completes(3, B)
     record(daemon)
     assert listed(daemon) == []
+
+
+def test_a_table_that_the_stream_empties_lacks_nothing_from_the_position_after_it_on() -> None:
+    daemon = begun()
+    incomplete, topics = daemon.watch.incomplete, daemon.identities.incomplete
+    topics.begin(1, A)
+    incomplete.written(2, B)
+    copies = TableCopies(None, incomplete)
+    before = topics.noted
+    copies.emptied([1, 2, 3])
+    topics.recorded(before)
+    assert listed(daemon) == [A, B], "a part of the transaction is written, or what was before it"
+    record(daemon)
+    assert listed(daemon) == [B], "it waits for its copy"
+
+
+def test_the_truncate_of_a_table_that_is_copied_does_not_complete_it() -> None:
+    """The copy goes on, and its end says so; if it is stopped, nobody knows which rows it had still to read."""
+    daemon = begun()
+    incomplete, topics = daemon.watch.incomplete, daemon.identities.incomplete
+    copies = TableCopies(None, incomplete)
+    topics.begin(1, A)
+    topics.begin(2, B)
+    copies.begin(1, TableCopyState(A))
+    copies.set_blocking(2, BlockingCopyState(B))
+    copies.emptied([1, 2])
+    record(daemon)
+    assert listed(daemon) == [A, B]
+
+
+def test_the_truncate_of_one_of_several_tables_of_a_topic_does_not_complete_the_topic() -> None:
+    daemon = begun()
+    topics = daemon.identities.incomplete
+    topics.begin(1, A)
+    topics.begin(2, A)
+    TableCopies(None, daemon.watch.incomplete).emptied([1])
+    record(daemon)
+    assert listed(daemon) == [A]
 
 
 async def test_a_comparison_that_failed_is_repeated_at_once_while_it_matters() -> None:

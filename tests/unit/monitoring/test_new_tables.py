@@ -56,16 +56,29 @@ class Monitored:
         self.watch.begin(self.identities, is_anew=is_anew, has_gap=has_gap)
 
     def sees(
-        self, now: Published, seen: dict[int, str] | None = None, dropped: Iterable[int] = ()
+        self,
+        now: Published,
+        seen: dict[int, str] | None = None,
+        dropped: Iterable[int] = (),
+        attached: Iterable[int] = (),
     ) -> str | None:
         """Compare; `seen`: the tables that had joined when the publications were read, by default all by now."""
         before = self.watch._accepted
         found = [] if before is None else changes(before, now)
         has_records = self.watch._has_records(self.identities.with_records())
         joined = self.watch.incomplete.joined_now() if seen is None else seen
-        new = self.new.compare(None, now, has_records)
+        new = self.new.compare(None, now, has_records, self.watch.incomplete.begun_now())
         error = self.watch.judge(
-            Comparison(before, now, [], found, new=new, joined=joined, dropped=frozenset(dropped))
+            Comparison(
+                before,
+                now,
+                [],
+                found,
+                new=new,
+                joined=joined,
+                dropped=frozenset(dropped),
+                attached=frozenset(attached),
+            )
         )
         return None if error is None else str(error)
 
