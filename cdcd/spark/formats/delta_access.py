@@ -101,6 +101,9 @@ class DeltaAccess:
         except CommitFailedError as error:
             raise self._conflict_or(error, action, version()) from None
         except (DeltaError, OSError, ValueError) as error:
+            # A commit that cannot list the log, or write a checkpoint, ends with a DeltaError, and no OSError.
+            if type(error) is DeltaError and self._may_heal(version()):
+                error = OSError()
             raise self._failure(error, action) from None
 
     def changed(self, **context: object) -> StorageConflict:
@@ -119,6 +122,25 @@ class DeltaAccess:
             return self.changed()
         return self._failure(error, action)
 
+    def _may_heal(self, version: int | None) -> bool:
+        """Return whether the log is readable, or the storage does not answer: then its error was a temporary one.
+
+        `version`: the one before the commit, None: unknown. The commit is durable if only its checkpoint failed.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = self.open()
+            with _panics_as_errors():
+                table.file_uris()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        except (DeltaError, ValueError):
+            return False
+        return version is None or table.version() in (version, version + 1)
+
     def _failure(self, error: Exception, action: str) -> StorageError:
         may_heal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
         return (StorageUnavailable if may_heal else StorageError)(
@@ -131,12 +153,10 @@ class DeltaAccess:
 
 @contextmanager
 def _panics_as_errors() -> Iterator[None]:
-    """Raise DeltaError for a panic of delta-rs, as some damaged logs cause it. It is no Exception."""
-    from deltalake.exceptions import DeltaError
-
+    """Raise ValueError for a panic of delta-rs, as some damaged logs cause it. It is no Exception."""
     try:
         yield
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise DeltaError("a panic") from None
+        raise ValueError("a panic") from None

@@ -19,7 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, transaction
+from deltalake.exceptions import DeltaError
+from deltalake.table import TableAlterer
 from pyiceberg.table import StaticTable
 
 from cdcd.errors import (
@@ -512,11 +514,71 @@ def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) 
         away = log.rename(log.with_name("away"))
         log.write_bytes(b"")
         error = apply(mirror, _more_rows(items))
-        assert error.startswith("CDCD-STORAGE"), error
+        assert (items.table_format == "delta") == error.startswith("CDCD-STORAGE-UNAVAILABLE"), error
         assert "CONFLICT" not in error
         log.unlink()
         away.rename(log)
     assert newest(items) == mirrored(items.target) == rows
+
+
+LISTING = "Generic DeltaTable error: Error interacting with object store: Generic S3 error: Error performing list request"
+
+
+def _fails_as_a_listing(*_: Any, **__: Any) -> None:
+    """End as delta-rs does if the storage does not list the log before a commit: not with an OSError."""
+    raise DeltaError(LISTING)
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        ((DeltaTable, "create_write_transaction"), _more_rows),
+        ((TableAlterer, "add_columns"), _new_column),
+        ((transaction, "create_table_with_add_actions"), _other_columns),
+    ],
+    ids=["rows", "columns", "create"],
+)
+def test_a_log_that_the_storage_does_not_list_is_read_again(
+    items: Batches, method: tuple[Any, str], change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mirrored(items.target)
+    with items.mirror() as mirror, monkeypatch.context() as patched:
+        patched.setattr(*method, _fails_as_a_listing)
+        assert apply(mirror, change(items)).startswith("CDCD-STORAGE-UNAVAILABLE")
+    assert newest(items) == mirrored(items.target) == rows
+    assert items.run(change(items), loading=False) != rows
+    assert newest(items) == mirrored(items.target)
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+def test_an_error_of_a_commit_whose_log_is_damaged_does_not_heal(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = READERS[items.table_format].log(items.target)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        (first,) = log.glob("*0.json")
+        first.write_bytes(b"{")
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", _fails_as_a_listing)
+        assert apply(mirror, _more_rows(items)).startswith("CDCD-STORAGE:")
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+@pytest.mark.parametrize("change", [_more_rows, _new_column])
+def test_a_commit_whose_checkpoint_cannot_be_written_is_tried_again(items: Batches, change: Any) -> None:
+    """The version is durable, and delta-rs ends with an error; the next session has the rows of its record."""
+    table, log = items.target / "public.items", READERS[items.table_format].log(items.target)
+    DeltaTable(str(table)).alter.set_table_properties({"delta.checkpointInterval": "1"})
+    rows = mirrored(items.target)
+    with items.mirror() as mirror:
+        blocked = log / f"{DeltaTable(str(table)).version() + 1:020d}.checkpoint.parquet"
+        blocked.mkdir()
+        assert apply(mirror, change(items)).startswith("CDCD-STORAGE-UNAVAILABLE")
+    blocked.rmdir()
+    assert mirrored(items.target) == rows
+    assert items.run(change(items), loading=False) != rows
+    assert newest(items) == mirrored(items.target)
 
 
 def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
