@@ -32,7 +32,7 @@ from cdcd.errors import (
     StorageError,
     StorageUnavailable,
 )
-from cdcd.spark.formats import iceberg_manifests, open_table, open_tables
+from cdcd.spark.formats import file_levels, iceberg_manifests, open_table, open_tables
 from cdcd.spark.formats.delta_access import DeltaAccess, require_delta
 from cdcd.spark.formats.delta_log import DeltaLog
 from cdcd.spark.formats.iceberg_access import IcebergAccess, require_iceberg
@@ -157,8 +157,8 @@ def test_a_table_has_the_rows_of_the_parquet_format(
 
 
 def few_rows_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tables, "FAN", random.choice([2, 4]))
-    monkeypatch.setattr(open_tables, "FILE_ROWS", random.choice([3, 10, 1000]))
+    monkeypatch.setattr(file_levels, "FAN", random.choice([2, 4]))
+    monkeypatch.setattr(file_levels, "FILE_ROWS", random.choice([3, 10, 1000]))
     monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", random.choice([2, 5, 1000]))
 
 
@@ -627,11 +627,11 @@ def test_a_commit_says_which_version_it_belongs_to(items: Batches) -> None:
 @of_both
 def test_small_files_become_few(items: Batches) -> None:
     with items.mirror() as mirror:
-        for batch in range(3 * open_tables.FAN):
+        for batch in range(3 * file_levels.FAN):
             assert apply(mirror, [items.change("c", 100 + batch, 1, after=row(100 + batch, "new"))]) == ""
             mirror.compact()
-            assert len(READERS[items.table_format].files(items.target)) < 2 * open_tables.FAN
-    assert len(newest(items)) == 10 + 3 * open_tables.FAN
+            assert len(READERS[items.table_format].files(items.target)) < 2 * file_levels.FAN
+    assert len(newest(items)) == 10 + 3 * file_levels.FAN
     assert newest(items) == mirrored(items.target)
 
 
@@ -650,7 +650,7 @@ def test_a_merge_whose_commit_gets_no_answer_ends_the_session(
 
     def changes() -> None:
         with items.mirror() as mirror:
-            for number in range(2 * open_tables.FAN):
+            for number in range(2 * file_levels.FAN):
                 assert apply(mirror, [items.change("c", 20 + number, 1, after=row(20 + number, "new"))]) == ""
                 mirror.compact()
 
@@ -667,7 +667,7 @@ def test_a_merge_whose_commit_gets_no_answer_ends_the_session(
 @of_both
 def test_another_writer_is_found_by_a_merge_too(items: Batches) -> None:
     """Otherwise the table has its rows until a batch changes it, and each try leaves files."""
-    for number in range(open_tables.FAN):
+    for number in range(file_levels.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     version = read_mirror(items.target).version
     tables = open_tables.OpenTables(open_storage(str(items.target)), version)
@@ -683,7 +683,7 @@ def test_another_writer_is_found_by_a_merge_too(items: Batches) -> None:
 
 
 def test_a_merge_of_files_that_a_batch_has_replaced_changes_nothing(items: Batches) -> None:
-    for number in range(open_tables.FAN):
+    for number in range(file_levels.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     version = read_mirror(items.target).version
     tables = open_tables.OpenTables(open_storage(str(items.target)), version)
@@ -717,23 +717,23 @@ def test_a_merge_goes_on_while_batches_add_rows(items: Batches, monkeypatch: pyt
 
     with items.mirror() as mirror:
         monkeypatch.setattr(open_tables.OpenTables, "write", wait_and_write)
-        for number in range(open_tables.FAN + 3):
+        for number in range(file_levels.FAN + 3):
             change = items.change("c", 20 + number, 1, after=row(20 + number, "new"))
             assert apply(mirror, [change]) == ""
         before = len(mirror.version.tables[TOPIC].files)
         may_end.set()
         mirror._compactor.wait()
         mirror.publish_merged()
-        assert len(mirror.version.tables[TOPIC].files) == before - open_tables.FAN + 1
+        assert len(mirror.version.tables[TOPIC].files) == before - file_levels.FAN + 1
         assert apply(mirror, [items.change("u", 90, 1, after=row(20, "later"))]) == ""
     rows = mirrored(items.target)
-    assert (len(rows), recorded(items), newest(items)) == (10 + open_tables.FAN + 3, rows, rows)
+    assert (len(rows), recorded(items), newest(items)) == (10 + file_levels.FAN + 3, rows, rows)
 
 
 @of_both
 def test_a_merge_that_a_batch_has_taken_over_is_in_the_version_once(items: Batches) -> None:
     """The batch follows the merge in the table, and is published before the merge's result is taken."""
-    for number in range(open_tables.FAN):
+    for number in range(file_levels.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     with items.mirror() as mirror:
         mirror._compactor.start(mirror.version.tables)
@@ -746,11 +746,11 @@ def test_a_merge_that_a_batch_has_taken_over_is_in_the_version_once(items: Batch
         files = mirror.version.tables[TOPIC].files
         assert mirror._with_merged(mirror.version).tables[TOPIC].files == files
     rows = mirrored(items.target)
-    assert (len(rows), recorded(items), newest(items)) == (11 + open_tables.FAN, rows, rows)
+    assert (len(rows), recorded(items), newest(items)) == (11 + file_levels.FAN, rows, rows)
 
 
 def test_a_batch_writes_the_files_that_have_its_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 200)], loading=False)
     before = READERS[items.table_format].files(items.target)
     assert len(before) == 11
