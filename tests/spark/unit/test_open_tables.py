@@ -521,7 +521,7 @@ def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) 
     assert newest(items) == mirrored(items.target) == rows
 
 
-LISTING = "Generic DeltaTable error: Error interacting with object store: Generic S3 error: Error performing list request"
+LISTING = "Error interacting with object store: Generic S3 error: Error performing list request"
 
 
 def _fails_as_a_listing(*_: Any, **__: Any) -> None:
