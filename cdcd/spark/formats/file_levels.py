@@ -1,6 +1,6 @@
 """How large the files of a Delta or Iceberg table are, and which of them are merged.
 
-In: rows, the files of a table.  Out: the most rows of a file, the level of a file, the files that have to become fewer.
+In: rows, the files of a table.  Out: the most rows of a file, its level, the files that have to become fewer.
 Invariant: a file of level FULL was at least half full when it was written, and one of level N has `FAN` ** N rows or
 more. So a table has fewer than `FAN` files of each level that are not full, also after most of its rows were deleted,
 and there are few levels. A merge makes fewer files that are not full, so merges end.
@@ -65,7 +65,7 @@ def _readable_at_once(files: Sequence[BucketFile]) -> Iterator[BucketFile]:
 def _left_full(files: Sequence[BucketFile]) -> list[BucketFile]:
     """Return files with few rows that an earlier version of cdcd has left at the level of a full one.
 
-    Such a file has no size: a large row may fill it. So it does not cause a merge, and is merged only once.
+    The size of such a file is unknown, and a large row may fill it. So it causes no merge, and is merged only once.
     """
     few = [one for one in files if one.level == FULL and not one.size_bytes and one.rows * FAN**2 < FILE_ROWS]
     return few[:FAN]

@@ -16,8 +16,8 @@ __all__ = ["check_new_target"]
 def check_new_target(target: Storage, table_format: TableFormat) -> None:
     """Raise ConfigError for a path that readers of the format would decode, and then not find.
 
-    delta-rs makes a URI of a local path: it decodes `%20`, and a backslash becomes a slash; DuckDB decodes any `%`. obstore
-    decodes the URI of a bucket, but an Iceberg table has it in its metadata, where its readers do not decode it.
+    delta-rs makes a URI of a local path: it decodes `%20`, and a backslash becomes a slash; DuckDB decodes any `%`.
+    obstore decodes the URI of a bucket; an Iceberg table has it in its metadata, where its readers do not decode it.
     """
     if table_format == "delta" and target.folder is not None:
         path = str(target.folder.resolve())  # delta-rs follows links
