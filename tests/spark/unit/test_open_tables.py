@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import TableAlterer
 from pyiceberg.table import StaticTable
 
@@ -549,6 +549,30 @@ def test_a_log_that_the_storage_does_not_list_is_read_again(
     assert newest(items) == mirrored(items.target) == rows
     assert items.run(change(items), loading=False) != rows
     assert newest(items) == mirrored(items.target)
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+@pytest.mark.parametrize("kind", [DeltaError, CommitFailedError])
+def test_a_commit_that_failed_while_the_storage_does_not_answer_is_tried_again(
+    items: Batches, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a commit may be lost, and its repetition refused."""
+    rows = mirrored(items.target)
+    with items.mirror() as mirror, monkeypatch.context() as patched:
+
+        def fails(*_: Any, **__: Any) -> None:
+            patched.setattr(DeltaTable, "__init__", unanswered)
+            raise kind("refused")
+
+        def unanswered(*_: Any, **__: Any) -> None:
+            raise OSError("error sending request")
+
+        mirror.publish_start()
+        patched.setattr(DeltaTable, "create_write_transaction", fails)
+        assert apply(mirror, _more_rows(items)).startswith("CDCD-STORAGE-UNAVAILABLE")
+    with items.mirror():
+        pass
+    assert newest(items) == mirrored(items.target) == rows
 
 
 @pytest.mark.parametrize("table_format", ["delta"])
