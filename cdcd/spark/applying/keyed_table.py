@@ -27,6 +27,7 @@ from cdcd.spark.applying.event_order import Flags, dense_ranks
 from cdcd.spark.applying.wide_types import wide
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_statistics import as_json, has_one_order
+from cdcd.spark.formats.readable_paths import check_new_target
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
 
@@ -142,13 +143,18 @@ class KeyedTable:
     def create(
         self, rows: pa.Table, transactions: dict[str, int], description: str, *, replace: bool = False
     ) -> None:
-        """Make the table with these rows. `replace`: replace a table that is there; otherwise StorageConflict."""
+        """Make the table with these rows. `replace`: replace a table that is there; otherwise StorageConflict.
+
+        Raises ConfigError for a local path that readers of Delta do not find.
+        """
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
 
         exists = self._access.exists()
         if exists and not replace:
             raise self._access.changed()
+        if not exists:
+            check_new_target(self._target, "delta")
         with self._access.errors("create", lambda: None):
             before = self._access.open().version() if exists else -1
             create_table_with_add_actions(

@@ -98,9 +98,10 @@ class DeltaAccess:
         try:
             with _panics_as_errors():
                 yield
-        except CommitFailedError as error:
-            raise self._conflict_or(error, action, version()) from None
         except (DeltaError, OSError, ValueError) as error:
+            # A commit that cannot list the log, or write a checkpoint, ends with a DeltaError, and no OSError.
+            if type(error) in (DeltaError, CommitFailedError):
+                raise self._of_commit(error, action, version()) from None
             raise self._failure(error, action) from None
 
     def changed(self, **context: object) -> StorageConflict:
@@ -109,15 +110,24 @@ class DeltaAccess:
             self.conflict, hint=self.conflict_hint, target=self.target.uri, table=self.folder, **context
         )
 
-    def _conflict_or(self, error: Exception, action: str, version: int | None) -> StorageError:
-        """Return the error of a commit that failed: another writer was first, or the storage does not answer."""
-        from deltalake.exceptions import DeltaError
+    def _of_commit(self, error: Exception, action: str, version: int | None) -> StorageError:
+        """Return the error of a commit that failed: damage, another writer was first, or the storage does not answer.
 
-        with suppress(DeltaError, OSError, ValueError):
-            if self.open().version() == version:
-                return self._failure(OSError(), action)
-            return self.changed()
-        return self._failure(error, action)
+        The log says which, once it is opened again. `version`: the one before the commit, None: unknown. After an
+        error of the checkpoint alone the commit is durable: the caller has to find out which version is the newest.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
+            table = self.open()
+            with _panics_as_errors():
+                table.file_uris()
+        except (DeltaError, OSError, ValueError) as second:
+            return self._failure(second if isinstance(second, OSError) else error, action)
+        newest, is_refused = table.version(), isinstance(error, CommitFailedError)
+        if newest == version or (not is_refused and version in (None, newest - 1)):
+            return self._failure(OSError(), action)
+        return self.changed() if is_refused else self._failure(error, action)
 
     def _failure(self, error: Exception, action: str) -> StorageError:
         may_heal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
@@ -131,12 +141,10 @@ class DeltaAccess:
 
 @contextmanager
 def _panics_as_errors() -> Iterator[None]:
-    """Raise DeltaError for a panic of delta-rs, as some damaged logs cause it. It is no Exception."""
-    from deltalake.exceptions import DeltaError
-
+    """Raise ValueError for a panic of delta-rs, as some damaged logs cause it. It is no Exception."""
     try:
         yield
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise DeltaError("a panic") from None
+        raise ValueError("a panic") from None

@@ -28,7 +28,9 @@ __all__ = ["DeltaLog"]
 _RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 """How long the log has former versions, and a checkpoint the names of files that were removed (a week by default)."""
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
-_CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
+_CHANGED_HINT = (
+    "stop the other writer; the mirror restores the version of its commit log when it tries again, or starts"
+)
 
 
 class DeltaLog:

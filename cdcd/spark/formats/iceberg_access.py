@@ -33,7 +33,9 @@ _MADE = re.compile(
 )
 """The files of this writer, and what a crash leaves in a local folder; the number is that of the version."""
 _CHANGED = "the Iceberg table has another version than this mirror has written: another writer changes it"
-_CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
+_CHANGED_HINT = (
+    "stop the other writer; the mirror restores the version of its commit log when it tries again, or starts"
+)
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, struct.error)
 _NAME = re.compile(r"\w[\w.%=+-]{0,199}", re.ASCII)
 """The name of a file of the metadata, also of another writer."""

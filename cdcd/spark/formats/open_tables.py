@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from cdcd.errors import MirrorInconsistent, StorageError, TableFileMissing, TableLogUnreadable
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
+from cdcd.spark.formats.file_levels import FULL, level_of, most_rows, small_files
 from cdcd.spark.formats.log_by_format import log_of
 from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
 from cdcd.spark.formats.open_table import OpenTable
 from cdcd.spark.formats.table_log import CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
-from cdcd.spark.tables.compaction import FAN, Merge, MergeResult, MergeUncertain
+from cdcd.spark.tables.compaction import Merge, MergeResult, MergeUncertain
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import (
@@ -49,14 +50,8 @@ from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 __all__ = ["OpenTables"]
 
 log = logging.getLogger("cdcd.spark.mirror")
-FILE_ROWS = 100_000
-"""The most rows of a file: a changed row costs the writing of all rows of its file."""
-FILE_BYTES = 64 << 20
-"""The most bytes of a file in memory."""
 Damage = TableLogUnreadable | TableFileMissing | MirrorInconsistent
 """The errors of one table whose log, or a file of its rows, is missing or not readable."""
-FULL = 99
-"""The level of a file that is not merged with others any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,17 +335,18 @@ class OpenTables:
         return lambda _: False
 
     def _parts(self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0) -> list[Part]:
-        """Write rows into files; all but the last one are full."""
+        """Write rows into files; all but the last one are full. `level`: the rows' one before."""
         if not rows.num_rows:
             return []
         in_order = taken(rows, pc.sort_indices(rows[KEY]))
-        most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
-        starts, schema = range(0, rows.num_rows, most), self._schema(shape.fields)
+        most, schema = most_rows(rows), self._schema(shape.fields)
+        starts = range(0, rows.num_rows, most)
         has_statistics = self._version.table_format == "delta"
         parts = []
-        for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
+        for start, before in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
             slice_ = in_order.slice(start, most).cast(schema)
-            written = write_part(self._target, shape, schema, folder, slice_, of_level)
+            of_file = level_of(slice_.num_rows, most, before)
+            written = write_part(self._target, shape, schema, folder, slice_, of_file)
             parts.append(Part(*written, statistics_of(slice_) if has_statistics else {}))
         return parts
 
@@ -373,7 +369,7 @@ class OpenTables:
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
         """Return a merge if the table has many small files of one size."""
-        has_small = topic in self._tables and _small(entry.files)
+        has_small = topic in self._tables and small_files(entry.files)
         return Merge(topic, entry.files, (), is_whole=True) if has_small else None
 
     def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
@@ -382,7 +378,7 @@ class OpenTables:
         None if a batch has removed one of them meanwhile, or has changed the columns; one that has added rows only is
         no obstacle, because a merge may take longer than the next batch. None also if a batch has parked the table.
         """
-        table, shape, small = self._tables.get(merge.topic), entry.shape(), _small(merge.files)
+        table, shape, small = self._tables.get(merge.topic), entry.shape(), small_files(merge.files)
         if table is None:
             return None
         rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
@@ -405,12 +401,3 @@ class OpenTables:
 
     def discard(self, result: MergeResult) -> None:
         """Leave the files of a merge that no version of the mirror names: the table has them."""
-
-
-def _small(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:
-    """Return files of one level that have to become one; none if there are few of each level."""
-    for level in sorted({one.level for one in files} - {FULL}):
-        same = tuple(one for one in files if one.level == level)
-        if len(same) >= FAN:
-            return same
-    return ()

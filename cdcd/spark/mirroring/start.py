@@ -27,6 +27,7 @@ from cdcd.spark.data_source import register
 from cdcd.spark.decoding.schemas import access_of
 from cdcd.spark.formats.delta_access import check_delta_target, require_delta
 from cdcd.spark.formats.iceberg_access import require_iceberg
+from cdcd.spark.formats.readable_paths import check_new_target
 from cdcd.spark.mirroring.batch_source import seconds_of
 from cdcd.spark.mirroring.batches import ON_ERROR, BatchReport, OnError
 from cdcd.spark.mirroring.metrics import MirrorMetrics
@@ -38,6 +39,7 @@ from cdcd.spark.reading.catalog import Catalog, namespace_of
 from cdcd.spark.reading.catalog_updates import CatalogUpdates
 from cdcd.spark.session import is_remote
 from cdcd.spark.storage.uri import FORMS, open_storage
+from cdcd.spark.target.commit_log import has_version
 from cdcd.spark.target.mirror_sizes import (
     DEFAULT_BUCKETS,
     DEFAULT_DRIVER_MB,
@@ -98,8 +100,8 @@ def mirror(
     `retry_s`: how long, without progress, the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
     `catalog`: a namespace such as "spark_catalog.shop", in which the tables are registered, later ones too.
-    Raises ConfigError for a session of Spark Connect, and for the format delta or iceberg without its library. An
-    error of the start itself is raised, and not tried again.
+    Raises ConfigError for a session of Spark Connect, for the format delta or iceberg without its library, and for a
+    new target whose path readers of the format do not find. An error of the start is raised, and not tried again.
     """
     if is_remote(spark):
         raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
@@ -151,6 +153,8 @@ def _started(
     settings = sessions.settings
     storage = open_storage(settings.target, settings.target_options)
     refuse_anothers(storage)
+    if not has_version(storage):
+        check_new_target(storage, settings.table_format)
     held = take(storage)
     server = None
     if metrics_port is not None:

@@ -86,7 +86,7 @@ def write_part(
     bounded = paths_with_statistics(schema)
     size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=bounded)
     numbers = tuple(one.number for one in shape.fields)
-    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level), size_bytes
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level, rows.nbytes), size_bytes
 
 
 def _written(

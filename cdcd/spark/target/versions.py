@@ -64,7 +64,7 @@ class BucketFile:
     columns: tuple[int, ...]
     level: int = 0
     size_bytes: int = 0
-    """Its size in memory; 0: unknown, or a file of a Delta or Iceberg table."""
+    """Its size in memory; 0: unknown, as of a Delta or Iceberg file that an earlier version has written."""
     last_us: int = 0
     """Of a file of the history, the time of its last commit (Unix epoch), 0 if unknown."""
 

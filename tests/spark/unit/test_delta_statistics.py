@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cdcd.spark.formats import open_tables
+from cdcd.spark.formats import file_levels
 from cdcd.spark.formats.delta_statistics import MOST_CHARACTERS, MOST_COLUMNS, has_one_order, statistics_of
 from cdcd.spark.reading.mirror import read_mirror
 from tests.spark.batches import TOPIC, Batches
@@ -39,7 +39,7 @@ BODIES = [None, "", "a", "ä", "\U0010ffff", "Z" * MOST_CHARACTERS, "Z" * (MOST_
 @pytest.fixture
 def items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Batches:
     """Return a table with random values in files of 10 rows."""
-    monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
     batches = Batches(tmp_path / "mirror", FIELDS, table_format="delta")
     dice = random.Random(1)
     rows = [row(number, dice) for number in range(100)]

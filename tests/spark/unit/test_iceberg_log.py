@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from cdcd.errors import MirrorInconsistent, StorageUnavailable, TableLogUnreadable
-from cdcd.spark.formats import iceberg_manifests, iceberg_metadata, open_table, open_tables
+from cdcd.spark.formats import file_levels, iceberg_manifests, iceberg_metadata, open_table, open_tables
 from cdcd.spark.formats.iceberg_access import IcebergAccess
 from cdcd.spark.formats.iceberg_log import IcebergLog
 from cdcd.spark.formats.open_schemas import MOST_NESTED, check_names, iceberg_schema
@@ -197,7 +197,7 @@ def test_a_merge_that_no_version_names_yet_may_expire(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has committed to the table in the background: the mirror's version still has the files before."""
-    monkeypatch.setattr(open_tables, "FAN", 2)
+    monkeypatch.setattr(file_levels, "FAN", 2)
     for lsn in range(20, 22):
         items.run([items.change("c", lsn, 1, after=row(lsn, "new"))], loading=False)
     version = read_mirror(items.target).version
@@ -356,7 +356,7 @@ def test_a_commit_leaves_the_large_manifests_of_other_files(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", 4)
-    monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 300)], loading=False)
     before = manifests_of(items)
     assert [len(live) for live in before.values()] == [4, 4, 4, 4, 4, 1]
@@ -432,7 +432,7 @@ def test_a_renamed_or_dropped_column_leaves_the_files_without_special_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The texts go by the columns' names: files that have some are written again."""
-    monkeypatch.setattr(open_tables, "FILE_ROWS", 1)
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 1)
     columns = [numbered("id", 1, "int"), numbered("a", 2), numbered("b", 3)]
     items = Batches(tmp_path / "mirror", columns, table_format="iceberg")
     rows = [items.change("r", 10, n, after={"id": n, "a": f"a{n}", "b": "b"}) for n in range(1, 7)]

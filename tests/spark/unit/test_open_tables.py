@@ -19,7 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import TableAlterer
 from pyiceberg.table import StaticTable
 
 from cdcd.errors import (
@@ -30,7 +32,7 @@ from cdcd.errors import (
     StorageError,
     StorageUnavailable,
 )
-from cdcd.spark.formats import iceberg_manifests, open_table, open_tables
+from cdcd.spark.formats import file_levels, iceberg_manifests, open_table, open_tables
 from cdcd.spark.formats.delta_access import DeltaAccess, require_delta
 from cdcd.spark.formats.delta_log import DeltaLog
 from cdcd.spark.formats.iceberg_access import IcebergAccess, require_iceberg
@@ -155,8 +157,8 @@ def test_a_table_has_the_rows_of_the_parquet_format(
 
 
 def few_rows_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tables, "FAN", random.choice([2, 4]))
-    monkeypatch.setattr(open_tables, "FILE_ROWS", random.choice([3, 10, 1000]))
+    monkeypatch.setattr(file_levels, "FAN", random.choice([2, 4]))
+    monkeypatch.setattr(file_levels, "FILE_ROWS", random.choice([3, 10, 1000]))
     monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", random.choice([2, 5, 1000]))
 
 
@@ -512,11 +514,95 @@ def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) 
         away = log.rename(log.with_name("away"))
         log.write_bytes(b"")
         error = apply(mirror, _more_rows(items))
-        assert error.startswith("CDCD-STORAGE"), error
+        assert (items.table_format == "delta") == error.startswith("CDCD-STORAGE-UNAVAILABLE"), error
         assert "CONFLICT" not in error
         log.unlink()
         away.rename(log)
     assert newest(items) == mirrored(items.target) == rows
+
+
+LISTING = "Error interacting with object store: Generic S3 error: Error performing list request"
+
+
+def _fails_as_a_listing(*_: Any, **__: Any) -> None:
+    """End as delta-rs does if the storage does not list the log before a commit: not with an OSError."""
+    raise DeltaError(LISTING)
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        ((DeltaTable, "create_write_transaction"), _more_rows),
+        ((TableAlterer, "add_columns"), _new_column),
+        ((transaction, "create_table_with_add_actions"), _other_columns),
+    ],
+    ids=["rows", "columns", "create"],
+)
+def test_a_log_that_the_storage_does_not_list_is_read_again(
+    items: Batches, method: tuple[Any, str], change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mirrored(items.target)
+    with items.mirror() as mirror, monkeypatch.context() as patched:
+        patched.setattr(*method, _fails_as_a_listing)
+        assert apply(mirror, change(items)).startswith("CDCD-STORAGE-UNAVAILABLE")
+    assert newest(items) == mirrored(items.target) == rows
+    assert items.run(change(items), loading=False) != rows
+    assert newest(items) == mirrored(items.target)
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+@pytest.mark.parametrize("kind", [DeltaError, CommitFailedError])
+def test_a_commit_that_failed_while_the_storage_does_not_answer_is_tried_again(
+    items: Batches, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a commit may be lost, and its repetition refused."""
+    rows = mirrored(items.target)
+    with items.mirror() as mirror, monkeypatch.context() as patched:
+
+        def fails(*_: Any, **__: Any) -> None:
+            patched.setattr(DeltaTable, "__init__", unanswered)
+            raise kind("refused")
+
+        def unanswered(*_: Any, **__: Any) -> None:
+            raise OSError("error sending request")
+
+        mirror.publish_start()
+        patched.setattr(DeltaTable, "create_write_transaction", fails)
+        assert apply(mirror, _more_rows(items)).startswith("CDCD-STORAGE-UNAVAILABLE")
+    with items.mirror():
+        pass
+    assert newest(items) == mirrored(items.target) == rows
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+def test_an_error_of_a_commit_whose_log_is_damaged_does_not_heal(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = READERS[items.table_format].log(items.target)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        (first,) = log.glob("*0.json")
+        first.write_bytes(b"{")
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", _fails_as_a_listing)
+        assert apply(mirror, _more_rows(items)).startswith("CDCD-STORAGE:")
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+@pytest.mark.parametrize("change", [_more_rows, _new_column])
+def test_a_commit_whose_checkpoint_cannot_be_written_is_tried_again(items: Batches, change: Any) -> None:
+    """The version is durable, and delta-rs ends with an error; the next session has the rows of its record."""
+    table, log = items.target / "public.items", READERS[items.table_format].log(items.target)
+    DeltaTable(str(table)).alter.set_table_properties({"delta.checkpointInterval": "1"})
+    rows = mirrored(items.target)
+    with items.mirror() as mirror:
+        blocked = log / f"{DeltaTable(str(table)).version() + 1:020d}.checkpoint.parquet"
+        blocked.mkdir()
+        assert apply(mirror, change(items)).startswith("CDCD-STORAGE-UNAVAILABLE")
+    blocked.rmdir()
+    assert mirrored(items.target) == rows
+    assert items.run(change(items), loading=False) != rows
+    assert newest(items) == mirrored(items.target)
 
 
 def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
@@ -565,11 +651,11 @@ def test_a_commit_says_which_version_it_belongs_to(items: Batches) -> None:
 @of_both
 def test_small_files_become_few(items: Batches) -> None:
     with items.mirror() as mirror:
-        for batch in range(3 * open_tables.FAN):
+        for batch in range(3 * file_levels.FAN):
             assert apply(mirror, [items.change("c", 100 + batch, 1, after=row(100 + batch, "new"))]) == ""
             mirror.compact()
-            assert len(READERS[items.table_format].files(items.target)) < 2 * open_tables.FAN
-    assert len(newest(items)) == 10 + 3 * open_tables.FAN
+            assert len(READERS[items.table_format].files(items.target)) < 2 * file_levels.FAN
+    assert len(newest(items)) == 10 + 3 * file_levels.FAN
     assert newest(items) == mirrored(items.target)
 
 
@@ -588,7 +674,7 @@ def test_a_merge_whose_commit_gets_no_answer_ends_the_session(
 
     def changes() -> None:
         with items.mirror() as mirror:
-            for number in range(2 * open_tables.FAN):
+            for number in range(2 * file_levels.FAN):
                 assert apply(mirror, [items.change("c", 20 + number, 1, after=row(20 + number, "new"))]) == ""
                 mirror.compact()
 
@@ -605,7 +691,7 @@ def test_a_merge_whose_commit_gets_no_answer_ends_the_session(
 @of_both
 def test_another_writer_is_found_by_a_merge_too(items: Batches) -> None:
     """Otherwise the table has its rows until a batch changes it, and each try leaves files."""
-    for number in range(open_tables.FAN):
+    for number in range(file_levels.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     version = read_mirror(items.target).version
     tables = open_tables.OpenTables(open_storage(str(items.target)), version)
@@ -621,7 +707,7 @@ def test_another_writer_is_found_by_a_merge_too(items: Batches) -> None:
 
 
 def test_a_merge_of_files_that_a_batch_has_replaced_changes_nothing(items: Batches) -> None:
-    for number in range(open_tables.FAN):
+    for number in range(file_levels.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     version = read_mirror(items.target).version
     tables = open_tables.OpenTables(open_storage(str(items.target)), version)
@@ -655,23 +741,23 @@ def test_a_merge_goes_on_while_batches_add_rows(items: Batches, monkeypatch: pyt
 
     with items.mirror() as mirror:
         monkeypatch.setattr(open_tables.OpenTables, "write", wait_and_write)
-        for number in range(open_tables.FAN + 3):
+        for number in range(file_levels.FAN + 3):
             change = items.change("c", 20 + number, 1, after=row(20 + number, "new"))
             assert apply(mirror, [change]) == ""
         before = len(mirror.version.tables[TOPIC].files)
         may_end.set()
         mirror._compactor.wait()
         mirror.publish_merged()
-        assert len(mirror.version.tables[TOPIC].files) == before - open_tables.FAN + 1
+        assert len(mirror.version.tables[TOPIC].files) == before - file_levels.FAN + 1
         assert apply(mirror, [items.change("u", 90, 1, after=row(20, "later"))]) == ""
     rows = mirrored(items.target)
-    assert (len(rows), recorded(items), newest(items)) == (10 + open_tables.FAN + 3, rows, rows)
+    assert (len(rows), recorded(items), newest(items)) == (10 + file_levels.FAN + 3, rows, rows)
 
 
 @of_both
 def test_a_merge_that_a_batch_has_taken_over_is_in_the_version_once(items: Batches) -> None:
     """The batch follows the merge in the table, and is published before the merge's result is taken."""
-    for number in range(open_tables.FAN):
+    for number in range(file_levels.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     with items.mirror() as mirror:
         mirror._compactor.start(mirror.version.tables)
@@ -684,11 +770,11 @@ def test_a_merge_that_a_batch_has_taken_over_is_in_the_version_once(items: Batch
         files = mirror.version.tables[TOPIC].files
         assert mirror._with_merged(mirror.version).tables[TOPIC].files == files
     rows = mirrored(items.target)
-    assert (len(rows), recorded(items), newest(items)) == (11 + open_tables.FAN, rows, rows)
+    assert (len(rows), recorded(items), newest(items)) == (11 + file_levels.FAN, rows, rows)
 
 
 def test_a_batch_writes_the_files_that_have_its_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 200)], loading=False)
     before = READERS[items.table_format].files(items.target)
     assert len(before) == 11

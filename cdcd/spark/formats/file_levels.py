@@ -1,0 +1,71 @@
+"""How large the files of a Delta or Iceberg table are, and which of them are merged.
+
+In: rows, the files of a table.  Out: the most rows of a file, its level, the files that have to become fewer.
+Invariant: a file of level FULL was at least half full when it was written, and one of level N has `FAN` ** N rows or
+more. So a table has fewer than `FAN` files of each level that are not full, also after most of its rows were deleted,
+and there are few levels. A merge makes fewer files that are not full, so merges end.
+Must not: read or write a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import pyarrow as pa
+
+from cdcd.spark.tables.compaction import FAN
+from cdcd.spark.target.versions import BucketFile
+
+__all__ = ["FULL", "level_of", "most_rows", "small_files"]
+
+FILE_ROWS = 100_000
+"""The most rows of a file: a changed row costs the writing of all rows of its file."""
+FILE_BYTES = 64 << 20
+"""The most bytes of a file in memory."""
+FULL = 99
+"""The level of a file that is not merged with others any more."""
+MERGED_BYTES = 512 << 20
+"""The bytes in memory that a merge reads, unless `FAN` files have more."""
+
+
+def most_rows(rows: pa.Table) -> int:
+    """Return the most rows of a file for rows of this size."""
+    return max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+
+
+def level_of(rows: int, most: int, level: int) -> int:
+    """Return the level of a new file, whose rows were at a level before. `most`: the most rows of such a file.
+
+    Rows that remain of a full file after most of its rows were deleted are those of a small file.
+    """
+    if rows >= most or (level == FULL and rows * 2 >= most):
+        return FULL
+    return min(level, next(one for one in count() if FAN ** (one + 1) > rows))
+
+
+def small_files(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:
+    """Return files that have to become fewer, first those of one level; none if there are few of each level."""
+    for level in sorted({one.level for one in files} - {FULL}):
+        same = [one for one in files if one.level == level]
+        if len(same) >= FAN:
+            return (*_readable_at_once(same), *_left_full(files))
+    return ()
+
+
+def _readable_at_once(files: Sequence[BucketFile]) -> Iterator[BucketFile]:
+    size_bytes = 0
+    for number, one in enumerate(files):
+        size_bytes += one.size_bytes
+        if number >= FAN and size_bytes > MERGED_BYTES:
+            return
+        yield one
+
+
+def _left_full(files: Sequence[BucketFile]) -> list[BucketFile]:
+    """Return files with few rows that an earlier version of cdcd has left at the level of a full one.
+
+    The size of such a file is unknown, and a large row may fill it. So it causes no merge, and is merged only once.
+    """
+    few = [one for one in files if one.level == FULL and not one.size_bytes and one.rows * FAN**2 < FILE_ROWS]
+    return few[:FAN]
