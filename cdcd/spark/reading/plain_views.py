@@ -120,10 +120,10 @@ def _view(opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, name:
             "reading of the view takes a while. cdcd.spark.consistent_view has one relation for all"
         )
     try:
-        query = TableQuery(opened, entry, dialect).text()
+        statement = dialect.view(name, TableQuery(opened, entry, dialect).text())
     except (NoSuchView, MirrorInconsistent) as error:
         return PlainView(table, name, None, (*notes, f"no view: {error}"))
-    return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
+    return PlainView(table, name, statement, tuple(notes))
 
 
 def _history_view(
@@ -141,10 +141,10 @@ def _history_view(
     if why:
         return PlainView(table, name, None, (*notes, f"no view of the history, {why}"))
     try:
-        query = HistoryQuery(opened, entry, dialect).text()
+        statement = dialect.view(name, HistoryQuery(opened, entry, dialect).text())
     except (NoSuchView, MirrorInconsistent) as error:
         return PlainView(table, name, None, (*notes, f"no view of the history: {error}"))
-    return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
+    return PlainView(table, name, statement, tuple(notes))
 
 
 def _notes(opened: Mirror, entry: TableEntry) -> Iterator[str]:

@@ -27,7 +27,7 @@ from cdcd.spark.reading.sql_dialects import DIALECTS, NoSuchView
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.shape import SPECIAL
 from cdcd.spark.target.target_writer import TargetWriter
-from cdcd.spark.target.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
+from cdcd.spark.target.versions import TABLE_FORMATS, Parked, ScdType, TableEntry, TableFormat
 from cdcd.spark.testing import Database, Table
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
@@ -518,3 +518,23 @@ def test_spark_has_no_statements_for_tables_in_an_open_format(
     items.run([items.change("r", 10, 1, after={"id": 1, "body": "a"})], loading=False)
     with pytest.raises(ConfigError, match=f"have the format {table_format}"):
         plain_views(read_mirror(items.target), "spark")
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "column_name"), [("public.items", "${env:HOME}"), ("public.${env:HOME}", "body")]
+)
+def test_spark_has_no_statement_with_a_name_that_it_would_replace(
+    tmp_path: Path, name: str, column_name: str, scd_type: ScdType
+) -> None:
+    """`${env:HOME}` is replaced in quotes, too, and a script cannot set the session's option."""
+    table = Table(name, {"id": "bigint", column_name: "text"}, key=["id"])
+    shop = Database(table)
+    shop.commit(table.insert(id=1))
+    opened = shop.mirror(tmp_path, stored_as_scd_type=scd_type)
+    found = plain_views(opened, "spark")
+    assert len(found) == scd_type
+    for one in found:
+        assert one.statement is None
+        assert "which Spark replaces" in one.notes[-1]
+    assert all(one.statement for one in plain_views(opened, "duckdb"))
