@@ -337,7 +337,10 @@ def test_a_view_that_an_earlier_version_has_registered_with_replaced_names_is_re
 
 
 def test_a_session_without_replacement_registers_any_name(spark: SparkSession, tmp_path: Path) -> None:
-    table, target = testing.Table("public.items", {"id": "bigint", VARIABLE: "text"}, key=["id"]), str(tmp_path)
+    table, target = (
+        testing.Table("public.items", {"id": "bigint", VARIABLE: "text"}, key=["id"]),
+        str(tmp_path),
+    )
     shop = testing.Database(table)
     shop.commit(table.insert(id=1))
     shop.mirror(target)

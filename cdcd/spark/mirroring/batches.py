@@ -356,7 +356,9 @@ class MirrorBatches:
                 )
         return plans, entries, failures
 
-    def _planned(self, look: Look, before: TableEntry, *, is_left: bool) -> tuple[TablePlan, TableEntry] | None:
+    def _planned(
+        self, look: Look, before: TableEntry, *, is_left: bool
+    ) -> tuple[TablePlan, TableEntry] | None:
         """Return plan and entry of a table, None if it stays parked or dropped. Raises as `plan_or_anew`.
 
         With records that cdcd did not write the plan is that of the others: the fold finds them again, and fails.
@@ -376,7 +378,9 @@ class MirrorBatches:
                 raise
             raise not_planned(look.topic, error) from error
 
-    def _plan_of(self, look: Look, before: TableEntry, *, is_left: bool) -> tuple[TablePlan, TableEntry] | None:
+    def _plan_of(
+        self, look: Look, before: TableEntry, *, is_left: bool
+    ) -> tuple[TablePlan, TableEntry] | None:
         entry = resumed(look, before, self._schema_of) if is_left else before
         if entry is None:
             return None

@@ -2,8 +2,8 @@
 
 In: what decoding raised; the records of a batch.
 Out: whether the error is one of a record; the records that are readable; the first one that is not, with its place.
-Invariant: an outage, an error of a disk and a schema that its source does not have are no errors of a record: they end
-the mirror, or are tried again, because every table would be parked for them. No text has a value of a record.
+Invariant: an outage, an error of a disk and a schema that its source does not have are no errors of a record: they
+end the mirror, or are tried again, because every table would be parked for them. No text has a value of a record.
 Must not: do I/O except fetching schemas by id; use Spark.
 """
 
@@ -69,7 +69,7 @@ def schema_of_changes(number: int, schema_by_id: SchemaSource) -> Schema | None:
         if "kind" not in refused.context:
             raise
         return None
-    except (ValueError, RecursionError) as error:  # it is not JSON
+    except (ValueError, RecursionError) as error:  # `NotASchema`
         if not is_of_a_record(error):
             raise
         return None
@@ -91,7 +91,7 @@ def readable(look: Look, schema_by_id: SchemaSource) -> Look:
         try:
             schema = schema_of_changes(number, schema_by_id)
         except Exception:
-            log.error("%s: a record has the schema id %d, which cannot be fetched", look.topic, number)
+            log.warning("%s: a record has the schema id %d, which cannot be fetched", look.topic, number)
             raise
         if schema is not None:
             schemas[number] = schema
