@@ -93,7 +93,7 @@ class Catalog:
             if is_shared:
                 return str(_shared(name))
             if self._is_replaced(name):
-                raise _replaced("the name of the table", name)
+                return str(_replaced("the name of the table", name))
             if opened.version.table_format == "delta":
                 self._register_delta(opened, entry, name)
             else:

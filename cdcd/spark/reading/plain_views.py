@@ -8,6 +8,7 @@ Must not: execute a statement; read rows: of the files it reads the columns' nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,10 @@ from cdcd.spark.target.commit_log import newer_versions
 from cdcd.spark.target.versions import TableEntry
 
 __all__ = ["PlainView", "plain_views", "script_of"]
+
+
+_FOR_TERMINALS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line end, and those that change the direction of a text: they may hide a statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,9 @@ def script_of(opened: Mirror, views: Iterable[PlainView], now_s: float) -> Itera
     for one in views:
         yield ""
         yield from (_comment(f"{one.table}: {note}") for note in one.notes)
-        if one.statement is not None:
+        if one.statement is not None and _FOR_TERMINALS.search(one.statement):
+            yield _comment(f"{one.table}: no view here, because a name has a character that a terminal interprets")
+        elif one.statement is not None:
             yield f"{one.statement};"
 
 

@@ -3,7 +3,8 @@
 In: the storage, the path of a file.  Out: columns and row groups of it.
 Invariant: a file that cannot be decoded, or is missing, is an error of its table only, which has the file's name and
 no value.
-Must not: know what the columns are; open a file outside of the target; take an error of the storage, or a lack of memory, for such a file.
+Must not: know what the columns are; open a file outside of the target; take an error of the storage, or a lack of
+memory, for such a file.
 """
 
 from __future__ import annotations

@@ -538,3 +538,26 @@ def test_spark_has_no_statement_with_a_name_that_it_would_replace(
         assert one.statement is None
         assert "which Spark replaces" in one.notes[-1]
     assert all(one.statement for one in plain_views(opened, "duckdb"))
+
+
+def test_no_command_prints_a_character_that_a_terminal_interprets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = Table("public.items", {"id": "bigint", "a\x1b[2J\u202e": "text"}, key=["id"])
+    items = Table("public.others", {"id": "bigint"}, key=["id"])
+    shop = Database(odd, items)
+    shop.commit(odd.insert(id=1), items.insert(id=1))
+    opened = shop.mirror(tmp_path)
+    entry = opened.version.tables[odd.topic]
+    parked = Parked("CDCD-X", "a\x1b[31m\nPOSITION forged", 0, 0.0, None)
+    writer = TargetWriter(opened.target, opened.version)
+    writer.publish(
+        replace(opened.version, tables={**opened.version.tables, odd.topic: replace(entry, parked=parked)})
+    )
+    for command in ("status", "views"):
+        main([command, "--target", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert not set(printed) & {"\x1b", "\u202e"}
+        assert not any(line.startswith("POSITION") for line in printed.splitlines())
+    assert 'VIEW "public_others"' in printed
+    assert "a name has a character that a terminal interprets" in printed
