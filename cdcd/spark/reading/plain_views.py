@@ -98,7 +98,9 @@ def script_of(opened: Mirror, views: Iterable[PlainView], now_s: float) -> Itera
         yield ""
         yield from (_comment(f"{one.table}: {note}") for note in one.notes)
         if one.statement is not None and _FOR_TERMINALS.search(one.statement):
-            yield _comment(f"{one.table}: no view here, because a name has a character that a terminal interprets")
+            yield _comment(
+                f"{one.table}: no view here, because a name has a character that a terminal interprets"
+            )
         elif one.statement is not None:
             yield f"{one.statement};"
 
