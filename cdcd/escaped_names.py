@@ -19,9 +19,12 @@ def escape(name: str) -> str:
 
 
 def unescape(name: str) -> str:
-    """Return the name that `escape` was given."""
+    """Return the name that `escape` was given; what it returns for no name (half a surrogate pair) as it is."""
     units = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), name)
-    return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    try:
+        return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    except UnicodeDecodeError:
+        return name
 
 
 def _code_units(character: str) -> str:

@@ -87,7 +87,13 @@ def parse_document(text: str, name: str) -> Document:
         raise _unusable(_syntax_problem(error, name)) from None
     except yaml.YAMLError:
         raise _unusable(f"{name}: has a character that YAML does not allow") from None
-    except (ValueError, RecursionError):
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ):  # of an explicit tag: `!!bool x`
         raise _unusable(f"{name}: has a value that YAML cannot construct") from None
     finally:
         if loader is not None:

@@ -180,6 +180,13 @@ class Found:
             setattr(self, name, bytes.fromhex(stored[name]))
 
 
+def _schema_id(framed: bytes) -> int:
+    """Return the id of a record's schema. Raises ValueError for a record that cdcd did not write."""
+    if len(framed) < _HEADER_BYTES or framed[0] != 0:
+        raise ValueError("no schema id")
+    return int.from_bytes(framed[1:_HEADER_BYTES], "big")
+
+
 class _Schema(NamedTuple):
     parsed: Any
     sources: list[Source | None]
@@ -276,7 +283,7 @@ class Records:
         return (self._key(key) or b"").decode(self._table.codec)
 
     def _key(self, key: bytes) -> bytes | None:
-        number = int.from_bytes(key[1:_HEADER_BYTES], "big")
+        number = _schema_id(key)
         if number not in self._keys:
             schema = with_full_names(self._schema_of(number))
             sources = key_sources(schema, self._key_columns, self._table.types, self._encoded)
@@ -291,7 +298,7 @@ class Records:
         return key_bytes([None if row[one.field] is None else one.text(row[one.field]) for one in sources])
 
     def _value_schema(self, value: bytes) -> _Schema | None:
-        number = int.from_bytes(value[1:_HEADER_BYTES], "big")
+        number = _schema_id(value)
         if number not in self._values:
             schema = with_full_names(self._schema_of(number))
             if FLAT_PROPERTY in schema:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
-from cdcd.spark import drop_table, register
+from cdcd.spark import drop_table, register, testing
 from cdcd.spark.__main__ import main
 from cdcd.spark.commands import register as register_command
 from cdcd.spark.commands import running
@@ -292,3 +292,62 @@ def test_a_table_that_is_named_like_those_below_the_views_remains(
     run_mirror(spark, topics, target, catalog=CATALOG)
     assert rows(spark, "SELECT id FROM shop.public_items") == [(1,)]
     assert rows(spark, "SELECT * FROM shop._cdcd_public_items_20261128") == [("ours",)]
+
+
+VARIABLE = "${spark.app.name}"
+VARIABLES = {
+    "a column": testing.Table("public.items", {"id": "bigint", VARIABLE: "text"}, key=["id"]),
+    "the name": testing.Table(f"public.{VARIABLE}", {"id": "bigint"}, key=["id"]),
+    "an unknown variable": testing.Table("public.items", {"id": "bigint", "${price}": "text"}, key=["id"]),
+}
+
+
+@pytest.mark.parametrize("table", VARIABLES.values(), ids=VARIABLES)
+def test_no_name_in_the_catalog_is_replaced_by_the_value_of_a_variable(
+    spark: SparkSession, tmp_path: Path, table: testing.Table
+) -> None:
+    """Whoever names a column would read the environment of the driver, in a catalog that others read."""
+    others = testing.Table("public.others", {"id": "bigint"}, key=["id"])
+    shop = testing.Database(table, others)
+    shop.commit(table.insert(id=1), others.insert(id=2))
+    shop.mirror(tmp_path / "mirror")
+    register(spark, str(tmp_path / "mirror"), catalog=CATALOG)
+    (error,) = errors_of(tmp_path / "mirror").values()
+    assert ("${" in error, "CDCD-CATALOG" in error) == (True, True), error
+    names = {row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect()}
+    assert {one for one in names if not one.startswith("_cdcd")} == {"public_others"}
+    assert not [one for one in names if "items" in one]
+
+
+def test_a_view_that_an_earlier_version_has_registered_with_replaced_names_is_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, target = VARIABLES["a column"], str(tmp_path / "mirror")
+    shop = testing.Database(table)
+    shop.commit(table.insert(id=1))
+    shop.mirror(target)
+    with monkeypatch.context() as patched:
+        patched.setattr("cdcd.spark.reading.catalog.substitutes", lambda session: False)
+        register(spark, target, catalog=CATALOG)
+    columns = [one.name for one in spark.catalog.listColumns("shop.public_items")]
+    assert (len(columns), VARIABLE in columns) == (3, False), "the name of the column is the variable's value"
+    register(spark, target, catalog=CATALOG)
+    assert spark.sql("SHOW TABLES IN shop").collect() == []
+    assert list(errors_of(target)) == [table.topic]
+
+
+def test_a_session_without_replacement_registers_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    table, target = (
+        testing.Table("public.items", {"id": "bigint", VARIABLE: "text"}, key=["id"]),
+        str(tmp_path),
+    )
+    shop = testing.Database(table)
+    shop.commit(table.insert(id=1))
+    shop.mirror(target)
+    spark.conf.set("spark.sql.variable.substitute", "false")
+    try:
+        register(spark, target, catalog=CATALOG)
+        assert errors_of(target) == {}
+        assert rows(spark, f"SELECT id, `{VARIABLE}` FROM shop.public_items") == [(1, None)]
+    finally:
+        spark.conf.unset("spark.sql.variable.substitute")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.errors import ConfigError, TableFileMissing
 from cdcd.spark.decoding.schemas import HEADER_BYTES
 from cdcd.spark.mirroring.batch_source import seconds_of
+from cdcd.spark.mirroring.batches import OnError
 from cdcd.spark.mirroring.query import MirrorQuery
 from cdcd.spark.mirroring.records import Records, RecordsInSpark, RecordsOnDriver, looks_of
 from cdcd.spark.reading.mirror import read_mirror
@@ -24,6 +26,7 @@ from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat, TargetVersion
 from tests.spark.batches import TOPIC, Batches, records_table
 from tests.spark.events import Table, column, envelope_schema
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.spark.unit.test_foreign_records import A, B, Shop
 from tests.support.nightly import nightly
 
 BUCKETS = 4
@@ -103,6 +106,29 @@ def test_both_put_a_key_into_the_same_bucket(both: list[Records]) -> None:
     assert {key for key, _ in found} == {one for one in _table()["key"].to_pylist() if one}
     assert all(bucket == bucket_of(key[HEADER_BYTES:], BUCKETS) for key, bucket in found)
     assert len({bucket for _, bucket in found}) == BUCKETS
+
+
+@pytest.mark.parametrize("on_error", ["park", "fail"])
+def test_tasks_say_where_a_record_of_another_program_is(
+    spark: SparkSession, tmp_path: Path, on_error: OnError
+) -> None:
+    def in_tasks(records: pa.Table) -> Records:
+        return RecordsInSpark(spark.createDataFrame(records), BUCKETS)
+
+    shop = Shop(tmp_path)
+    shop.run(read=in_tasks)
+    shop.add(b"{}", key=b"{}")
+    shop.add(b"{}")
+    shop.commit(A.insert(id=2), B.insert(id=2))
+    place = f"topic={A.topic} partition=0 offset="
+    if on_error == "fail":
+        with pytest.raises(PythonException, match=place):
+            shop.run(on_error, read=in_tasks)
+        return
+    version = shop.run(read=in_tasks)
+    assert list(version.parked) == [A.topic]
+    assert place in version.parked[A.topic].reason
+    assert (shop.ids(A), shop.ids(B)) == ([1], [1, 2])
 
 
 @pytest.mark.parametrize("in_tasks", [nightly({0}), nightly({1}), {0, 2}], ids=str)

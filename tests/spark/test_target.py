@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.errors import SparkReadError, StorageConflict
+from cdcd.errors import SparkReadError, StorageConflict, StorageError
+from cdcd.spark import read_mirror, testing
 from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.target import ownership as targets
 from cdcd.spark.target.commit_log import path_of, read_latest
@@ -184,3 +186,23 @@ def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
     assert "--accept-cluster" in hint
     assert rows_of(run_mirror(spark, topics, target, accept_cluster=True), items) == [{"id": 1}]
     assert rows_of(run_mirror(spark, topics, target), items) == [{"id": 1}]
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_a_record_names_no_file_outside_of_its_target(tmp_path: Path, is_absolute: bool) -> None:
+    """Who writes only the records would read the rows of other targets through this one."""
+    items = testing.Table("public.items", {"id": "bigint"}, key=["id"])
+    shop, other = testing.Database(items), testing.Database(items)
+    for number, database in enumerate((shop, other)):
+        database.commit(items.insert(id=number))
+        database.mirror(tmp_path / str(number))
+    (secret,) = (tmp_path / "1").rglob("*.parquet")
+    version = read_latest(tmp_path / "0")
+    assert version is not None
+    record = tmp_path / "0" / path_of(version.number)
+    fields = json.loads(record.read_bytes())
+    for file in (*fields["tables"][items.topic]["files"], *fields["tables"][items.topic]["deltas"]):
+        file["path"] = str(secret) if is_absolute else f"../{secret.relative_to(tmp_path)}"
+    record.write_text(json.dumps(fields))
+    with pytest.raises(StorageError, match="leads out of the target"):
+        read_mirror(tmp_path / "0").table(items.topic)

@@ -168,3 +168,25 @@ def with_accounts(target: Path, amount: int) -> Mirror:
     bank = testing.Database(*tables)
     bank.commit(*(one.insert(id=1, amount=amount) for one in tables))
     return bank.mirror(target)
+
+
+def test_a_view_whose_name_spark_would_replace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would make a view of another name, in which everyone reads the value of a variable. Columns stay."""
+    odd = testing.Table("public.${spark.app.name}", {"id": "bigint"}, key=["id"])
+    items = testing.Table("public.items", {"id": "bigint", "${price}": "text"}, key=["id"])
+    shop = testing.Database(odd, items)
+    shop.commit(odd.insert(id=1), items.insert(id=2))
+    shop.mirror(tmp_path)
+    before = {one.name for one in spark.catalog.listTables()}
+    with pytest.raises(SparkReadError, match="replaces in SQL"):
+        consistent_view(spark, tmp_path, prefix="v_")
+    assert {one.name for one in spark.catalog.listTables()} == before
+    consistent_view(spark, tmp_path, tables=["public.items"], prefix="v_")
+    assert spark.table("v_public_items").columns[:2] == ["id", "${price}"]
+    spark.conf.set("spark.sql.variable.substitute", "false")
+    try:
+        consistent_view(spark, tmp_path, prefix="v_")
+        assert spark.table("`v_public_${spark.app.name}`").count() == 1
+        consistent_view(spark, tmp_path, tables=["public.items"], prefix="v_")
+    finally:
+        spark.conf.unset("spark.sql.variable.substitute")

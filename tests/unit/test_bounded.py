@@ -213,6 +213,10 @@ def test_an_earlier_schema_of_others_is_no_defect(earlier: Any) -> None:
     [
         (b"name: shop\n#" + b"x" * MAX_FILE_BYTES, "the limit of a configuration"),
         (b"[" * 100_000, "cannot construct"),
+        (b"name: !!timestamp x\n", "cannot construct"),
+        (b"name: !!bool x\n", "cannot construct"),
+        (b'name: !!int ""\n', "cannot construct"),
+        (b'name: !!float ""\n', "cannot construct"),
         (b"a: &a [x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nd: [*c,*c]\n", "aliases are not supported"),
         (b"a: &a {b: *a}\n", "aliases are not supported"),
         (b"".join(b"a: 1\n" for _ in range(2_000)), "and 1899 more"),

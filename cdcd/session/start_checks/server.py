@@ -61,8 +61,10 @@ def check_published(known: StartContext) -> list[Finding]:
     if known.identities is None:
         return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
     found = known.compare(known.identities, is_anew(known.verdict), known.sql())
+    is_first = known.stored is None
+    same = "the publication is as it was when records were last written"
     return found or [
-        Finding("ok", "published", "the publication is as it was when records were last written")
+        Finding("ok", "published", "no record was written yet, so nothing is compared" if is_first else same)
     ]
 
 

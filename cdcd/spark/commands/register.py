@@ -13,6 +13,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
+from cdcd.redaction import clean
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.data_source import register
 from cdcd.spark.session import is_shown_in_a_line, reason_of, submitted_or_local
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         spark.stop()
     assert state is not None
     for topic, one in sorted(state.tables.items()):
-        print(f"{topic}: {one.error or f'{options.catalog}.{one.name}'}")
+        print(clean(f"{topic}: {one.error or f'{options.catalog}.{one.name}'}"))
     return EXIT_FAILURE if state.errors else EXIT_OK
 
 

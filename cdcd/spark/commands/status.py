@@ -17,6 +17,7 @@ from typing import Any
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.lsn import format_lsn
+from cdcd.redaction import clean
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.reading.catalog_state import CatalogState, read_state
 from cdcd.spark.reading.mirror import Mirror, read_mirror
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     except CdcdError as error:
         log.error("the mirror cannot be read: %s", error)
         return EXIT_UNKNOWN
-    print(json.dumps(found) if options.output == "json" else "\n".join(_lines(found)))
+    print(json.dumps(found) if options.output == "json" else "\n".join(map(clean, _lines(found))))
     return EXIT_FAILURE if opened.parked else EXIT_OK
 
 

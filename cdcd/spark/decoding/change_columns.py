@@ -21,6 +21,7 @@ from cdcd.columnar.decoder import DecodedRows, RecordDecoder, problem_of
 from cdcd.columnar.faults import Fault
 from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.columns import AvroType
+from cdcd.spark.decoding.schemas import value_record
 from cdcd.spark.decoding.special import Renames, SpecialTexts
 
 SpecialPolicy = Literal["map", "string", "null", "error"]
@@ -144,7 +145,7 @@ class ChangeReader:
         self._choices = choices
         self._lost_in = lost_in
         self._target = change_schema(choices)
-        self._values = _decoder(envelope_of(choices), schema_of)
+        self._values = _decoder(envelope_of(choices), lambda number: _envelope(schema_of(number)))
         self._keys = None if choices.key is None else _decoder(pa.schema(list(choices.key)), schema_of)
         self._renames = Renames(choices.names)
         self._specials = SpecialTexts(choices.row, choices.images)
@@ -204,6 +205,12 @@ class ChangeReader:
 
 def _decoder(wanted: pa.Schema, schema_of: Callable[[int], AvroType]) -> RecordDecoder:
     return RecordDecoder(wanted, schema_of, schema_faults=(SparkReadError,))
+
+
+def _envelope(schema: AvroType) -> AvroType:
+    """Return an envelope. Raises SparkReadError for another record, whose row would have the nulls of a tombstone."""
+    value_record(schema)
+    return schema
 
 
 def _fields(rows: pa.StructArray) -> dict[str, pa.Array]:

@@ -11,7 +11,6 @@ Must not: drop a record: tombstones have a null op.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -37,10 +36,12 @@ from cdcd.spark.decoding.engine import Engine, is_on_jvm
 from cdcd.spark.decoding.lost_columns import LostColumns
 from cdcd.spark.decoding.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.decoding.schemas import (
+    NotASchema,
     SchemaSet,
     TopicVersions,
     access_of,
     expand,
+    expanded,
     source_of,
     topic_versions,
     value_record,
@@ -187,6 +188,8 @@ def _schema_of(schemas: SchemaSet, number: int) -> Any:
     """Return a schema. Raises SparkReadError, an error of the record, if the registry has no Avro under the id."""
     try:
         return schemas[number]
+    except NotASchema as error:
+        raise SparkReadError(str(error), schema_id=number) from error
     except RegistryRefused as refused:
         if refused.context.get("error_code") != SCHEMA_NOT_FOUND and "kind" not in refused.context:
             raise
@@ -224,7 +227,9 @@ def _choices(
     topics = [_fields(one, source) for one in versions]
     wanted = topics if columns is None else frame.choose_columns(topics, columns)
     keys = [(one.topic, one.key) for one in topics if one.key is not None]
-    records = [value_record(_schema(one.text)) for each in versions for one in each.values]
+    records = [
+        value_record(expanded(one.text, schema_id=one.schema_id)) for each in versions for one in each.values
+    ]
     return Choices(
         row=frame.unite_fields([(one.topic, one.row) for one in wanted], "after"),
         key=frame.unite_fields(keys, "key") if keys else None,
@@ -235,17 +240,15 @@ def _choices(
 
 
 def _fields(versions: TopicVersions, source: Sequence[str]) -> frame.TopicFields:
-    envelope = _schema(versions.values[-1].text)
+    envelope = expanded(versions.values[-1].text, topic=versions.topic)
     return frame.TopicFields(
         topic=versions.topic,
         row=frame.fields_of(value_record(envelope)),
-        key=frame.fields_of(_schema(versions.keys[-1].text)) if versions.keys else None,
+        key=frame.fields_of(expanded(versions.keys[-1].text, topic=versions.topic))
+        if versions.keys
+        else None,
         source=frame.source_fields(envelope, source),
     )
-
-
-def _schema(text: str) -> Any:
-    return expand(json.loads(text))
 
 
 def _struct_type(fields: Sequence[pa.Field]) -> StructType:

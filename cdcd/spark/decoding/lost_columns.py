@@ -10,7 +10,6 @@ Must not: compare schemas of two topics, which may share a record's name (`<topi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 
 from cdcd.spark.decoding.columns import AvroType, without_null
 from cdcd.spark.decoding.frame import column_name
-from cdcd.spark.decoding.schemas import TopicVersions, expand, value_record
+from cdcd.spark.decoding.schemas import TopicVersions, expanded, value_record
 
 Path = tuple[str, ...]
 
@@ -75,7 +74,7 @@ class LostColumns:
         return tuple(".".join(one) for one in lost)
 
     def _at_start(self, versions: TopicVersions) -> _Start:
-        newest = expand(json.loads(versions.values[-1].text))
+        newest = expanded(versions.values[-1].text, topic=versions.topic)
         return _Start(frozenset(one.schema_id for one in versions.values), self._columns(newest))
 
     def _columns(self, envelope: AvroType) -> tuple[Path, ...]:

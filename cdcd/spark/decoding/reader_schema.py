@@ -23,7 +23,7 @@ from cdcd.columnar.layout import columns_of
 from cdcd.columnar.program import avro_name, compile_program
 from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.columns import AvroType
-from cdcd.spark.decoding.schemas import expand
+from cdcd.spark.decoding.schemas import expanded
 
 _MARKER = "is_decoded"
 _PLAIN: dict[pa.DataType, AvroType] = {
@@ -68,8 +68,9 @@ def reading_of(wanted: pa.Schema, texts: Mapping[int, str]) -> Reading:
     taken = {avro_name(one) for one in wanted}
     writers = []
     for number, text in texts.items():
-        schema, problem = expand(json.loads(text)), ""
+        problem = ""
         try:
+            schema = expanded(text)
             compile_program(schema, columns)
         except SparkReadError as error:
             problem = problem_of(error)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro.schema
+from fastavro.schema import SchemaParseException
 
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.registry.subjects import subject_of
@@ -27,6 +28,17 @@ from cdcd.spark.decoding.topic_schemas import TopicSchemas
 Schema = Any
 HEADER_BYTES = 5
 MOST_SCHEMAS = 10_000
+MOST_TYPES = 250_000
+"""The types of a schema whose references are expanded: of a table with 1,600 columns some 10,000. Readers visit each
+one, and 2 kB of records that have each other twice would be 800,000."""
+_NOT_AVRO = (SchemaParseException, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_FOREIGN_HINT = (
+    "another program has registered it: cdcd writes only Avro; find out which, and revoke its right"
+)
+
+
+class NotASchema(ValueError):
+    """A text is no Avro schema, or one with too many types. The text of the error has nothing of it."""
 
 
 def schema_id(framed: bytes) -> int:
@@ -60,8 +72,8 @@ def source_of(access: SchemaAccess) -> SchemaSource:
 
 @functools.lru_cache(maxsize=MOST_SCHEMAS)
 def schema_by_id(access: SchemaAccess, number: int) -> Schema:
-    """Return the schema with this id."""
-    return json.loads(source_of(access).by_id(number))
+    """Return the schema with this id. Raises NotASchema, and what its source raises."""
+    return load(source_of(access).by_id(number))
 
 
 def newest_schema(access: SchemaAccess, subject: str) -> Schema | None:
@@ -117,10 +129,45 @@ class SchemaSet:
 
 @functools.lru_cache(maxsize=MOST_SCHEMAS)
 def _loaded(text: str) -> Schema:
-    return json.loads(text)
+    return load(text)
 
 
 # --- their form ----------------------------------------------------------------------------------------------
+
+
+def load(text: str) -> Schema:
+    """Return the schema of a text. Raises NotASchema."""
+    try:
+        schema = json.loads(text)
+        size = _size(expand(schema), {})
+    except _NOT_AVRO as error:
+        raise NotASchema(f"a schema is not Avro ({type(error).__name__})") from error
+    if size > MOST_TYPES:
+        raise NotASchema(f"a schema has {size} types, and may have {MOST_TYPES}")
+    return schema
+
+
+def expanded(text: str, **context: object) -> Schema:
+    """Return the schema of a text, expanded. Raises SparkReadError."""
+    try:
+        return expand(load(text))
+    except NotASchema as error:
+        raise SparkReadError(str(error), hint=_FOREIGN_HINT, **context) from error
+
+
+def _size(avro: Schema, known: dict[int, int]) -> int:
+    """Return the number of types of an expanded schema. `known`: of parts, which are shared, by their identity."""
+    if isinstance(avro, str):
+        return 1
+    if id(avro) not in known:
+        if isinstance(avro, list):
+            parts = avro
+        elif "fields" in avro:
+            parts = [one["type"] for one in avro["fields"]]
+        else:
+            parts = [avro[name] for name in ("type", "items", "values") if name in avro]
+        known[id(avro)] = 1 + sum(_size(one, known) for one in parts)
+    return known[id(avro)]
 
 
 def expand(schema: Schema) -> Schema:
@@ -152,9 +199,12 @@ def parsed_physical(schema: Schema) -> Schema:
 
 def value_record(envelope: Schema) -> Schema:
     """Return the record of a row, from an expanded envelope's `after`."""
-    for one in envelope["fields"]:
+    is_record = isinstance(envelope, dict) and "fields" in envelope
+    for one in envelope["fields"] if is_record else ():
         if one["name"] == "after":
             for branch in one["type"]:
                 if isinstance(branch, dict) and branch.get("type") == "record":
                     return branch
-    raise SparkReadError("a value schema is not an envelope", schema=envelope.get("name"))
+    raise SparkReadError(
+        "a value schema is not an envelope", schema=envelope.get("name") if is_record else None
+    )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
-from cdcd.errors import CdcdError, MirrorInconsistent, TableFileMissing, TablesParked
+from cdcd.errors import CdcdError, MirrorInconsistent, RegistryRefused, TableFileMissing, TablesParked
 from cdcd.lsn import format_lsn
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.formats.open_tables import OpenTables
@@ -31,6 +31,7 @@ from cdcd.spark.tables.next_version import incomplete_tables, next_version, park
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.plan_anew import known_us, plan_or_anew, resumed
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
+from cdcd.spark.tables.unreadable import DECODING_ERRORS, is_of_a_record, not_planned, readable
 from cdcd.spark.target.left_files import has_files
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.unneeded_files import remove_unneeded
@@ -334,18 +335,13 @@ class MirrorBatches:
                 continue
             if before.applied == BEGINNING and not is_left:  # the records say what its columns are
                 before = TableEntry(look.topic, table_version=before.table_version)
-            entry = resumed(look, before, self._schema_of) if is_left else before
-            if entry is None or not look.last_values:
+            if not look.last_values:
                 continue
             try:
-                plan, planned = plan_or_anew(
-                    look,
-                    entry,
-                    before,
-                    self._schema_of,
-                    accepts_gaps=self._accept_gaps,
-                    has_history=has_history,
-                )
+                found = self._planned(look, before, is_left=is_left)
+                if found is None:
+                    continue
+                plan, planned = found
                 if self._open is not None:
                     self._open.refuse_columns(look.topic, planned.fields)
                 entries[look.topic] = planned
@@ -360,6 +356,43 @@ class MirrorBatches:
                     known_us=known_us(before, version),
                 )
         return plans, entries, failures
+
+    def _planned(
+        self, look: Look, before: TableEntry, *, is_left: bool
+    ) -> tuple[TablePlan, TableEntry] | None:
+        """Return plan and entry of a table, None if it stays parked or dropped. Raises as `plan_or_anew`.
+
+        With records that cdcd did not write the plan is that of the others: the fold finds them again, and fails.
+        """
+        try:
+            return self._plan_of(look, before, is_left=is_left)
+        except DECODING_ERRORS as error:
+            if not is_of_a_record(error):
+                raise
+        except RegistryRefused:
+            pass  # `readable` raises it again, unless a record has a schema that is not Avro
+        rest = readable(look, self._schema_of)
+        try:
+            return self._plan_of(rest, before, is_left=is_left)
+        except DECODING_ERRORS as error:
+            if not is_of_a_record(error):
+                raise
+            raise not_planned(look.topic, error) from error
+
+    def _plan_of(
+        self, look: Look, before: TableEntry, *, is_left: bool
+    ) -> tuple[TablePlan, TableEntry] | None:
+        entry = resumed(look, before, self._schema_of) if is_left else before
+        if entry is None:
+            return None
+        return plan_or_anew(
+            look,
+            entry,
+            before,
+            self._schema_of,
+            accepts_gaps=self._accept_gaps,
+            has_history=self.version.scd_type == 2,
+        )
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:
         """Return code and text of an error that parks a table; raise it if it has to end the mirror."""

@@ -23,12 +23,13 @@ from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Range
 from cdcd.spark.clients.sent_to_tasks import for_tasks
-from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, schema_id
+from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema
 from cdcd.spark.source.ranges import read_ranges
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.barriers import are_retained
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
+from cdcd.spark.tables.unreadable import id_or_none, schema_of_changes
 from cdcd.spark.target.large_columns import taken_values
 from cdcd.spark.target.versions import ALL_BUCKETS, TargetVersion
 
@@ -265,8 +266,10 @@ def looks_of(
     needed = {topic for topic, look in looks.items() if _needs_truncates(look, version)}
     for one in found:
         if one.keyless and one.last is not None and one.topic in needed:
-            number = schema_id(one.last)
-            barriers.setdefault(one.topic, {})[number] = schema_of(number)
+            number = id_or_none(one.last)
+            schema = None if number is None else schema_of_changes(number, schema_of)
+            if number is not None and schema is not None:
+                barriers.setdefault(one.topic, {})[number] = schema
     if barriers:
         for topic, values in records.keyless(barriers).items():
             looks[topic] = replace(looks[topic], keyless_values=tuple(values))
@@ -280,7 +283,7 @@ def _needs_truncates(look: Look, version: TargetVersion) -> bool:
     """
     if look.keyed_rows or look.topic in version.dropped:
         return True
-    schemas = {schema_id(one) for one in look.last_values}
+    schemas = {id_or_none(one) for one in look.last_values}
     entry = version.tables.get(look.topic)
     if entry is None:
         return len(schemas) > 1

@@ -3,7 +3,8 @@
 In: a Spark session, a mirror as of one version, a namespace of a catalog such as `spark_catalog.shop`.
 Out: for each table its name there, and the error if it could not be registered.
 Invariant: a name of the catalog that is not this mirror's remains as it is, and is an error. What is registered names
-no file and no version, so that it has the newest rows, and changes only with the columns of a table.
+no file and no version, so that it has the newest rows, and changes only with the columns of a table. A name in which
+the session would replace a variable (`${env:NAME}`) is an error: all users of the catalog would see its value.
 Must not: read rows; look into the JVM.
 
 A Parquet table is a view over a table of the data source `mirrored_table`. Spark passes the options of CREATE TABLE
@@ -29,6 +30,7 @@ from cdcd.spark.reading.catalog_state import Registered
 from cdcd.spark.reading.mirror import Mirror
 from cdcd.spark.reading.mirrored_table import OF_STORAGE, TARGET
 from cdcd.spark.reading.sql_dialects import DIALECTS, quoted_for_spark
+from cdcd.spark.reading.substitution import OWN_NAMES, SUBSTITUTED, substitutes
 from cdcd.spark.reading.table_frame import columns_of
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import TableEntry
@@ -90,6 +92,8 @@ class Catalog:
         try:
             if is_shared:
                 return str(_shared(name))
+            if self._is_replaced(name):
+                return str(_replaced("the name of the table", name))
             if opened.version.table_format == "delta":
                 self._register_delta(opened, entry, name)
             else:
@@ -113,7 +117,7 @@ class Catalog:
 
     def _remove(self, target: Storage, name: str) -> None:
         """Remove a table if it is the mirror's; a Delta table's files remain."""
-        if not self._exists(name):
+        if self._is_replaced(name) or not self._exists(name):
             return
         if self._properties(name).get(_OWNER) == _uri(target):
             self._run(f"DROP VIEW IF EXISTS {self._quoted(name)}")
@@ -125,6 +129,10 @@ class Catalog:
 
     def _register_view(self, opened: Mirror, entry: TableEntry, name: str) -> None:
         columns = _SQL.types(columns_of(entry)[0])
+        typed = ", ".join(f"{_SQL.identifier(column)} {type_}" for column, type_ in columns.items())
+        if self._is_replaced(typed):
+            self._remove(opened.target, name)  # an earlier version of cdcd registered it with replaced names
+            raise _replaced("a column of the table", name)
         below = _BELOW.format(name, _digest(columns))
         view = self._view(opened, entry, below)
         wanted = {_OWNER: _uri(opened.target), _COLUMNS: _digest([below, view])}
@@ -135,7 +143,6 @@ class Catalog:
                 raise self._anothers(name)
             if found.get(_COLUMNS) == wanted[_COLUMNS]:
                 return
-        typed = ", ".join(f"{_SQL.identifier(column)} {type_}" for column, type_ in columns.items())
         self._run(f"CREATE TABLE IF NOT EXISTS {self._quoted(below)} ({typed}) USING cdcd")
         properties = ", ".join(_pairs(wanted))
         create = "CREATE OR REPLACE VIEW" if exists else "CREATE VIEW"
@@ -183,6 +190,10 @@ class Catalog:
 
     # --- the catalog
 
+    def _is_replaced(self, text: str) -> bool:
+        """Return whether the session would change a text of a statement, quoted or not, before it parses it."""
+        return SUBSTITUTED in text and substitutes(self.spark)
+
     def _exists(self, name: str) -> bool:
         return bool(self.spark.catalog.tableExists(self._quoted(name)))
 
@@ -216,6 +227,14 @@ def _shared(name: str) -> CatalogRefused:
         "two tables of the mirror have this name in a catalog",
         hint="read them by `consistent_view`, each with a prefix",
         table=name,
+    )
+
+
+def _replaced(what: str, table: str) -> CatalogRefused:
+    return CatalogRefused(
+        f"{what} has {SUBSTITUTED} in its name, which Spark replaces in SQL by the value of a variable",
+        hint=f"read the table by `read_mirror` or `consistent_view`, or {OWN_NAMES}",
+        table=table,
     )
 
 

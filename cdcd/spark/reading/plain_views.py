@@ -8,6 +8,7 @@ Must not: execute a statement; read rows: of the files it reads the columns' nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,10 @@ from cdcd.spark.target.commit_log import newer_versions
 from cdcd.spark.target.versions import TableEntry
 
 __all__ = ["PlainView", "plain_views", "script_of"]
+
+
+_FOR_TERMINALS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line end, and those that change the direction of a text: they may hide a statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,11 @@ def script_of(opened: Mirror, views: Iterable[PlainView], now_s: float) -> Itera
     for one in views:
         yield ""
         yield from (_comment(f"{one.table}: {note}") for note in one.notes)
-        if one.statement is not None:
+        if one.statement is not None and _FOR_TERMINALS.search(one.statement):
+            yield _comment(
+                f"{one.table}: no view here, because a name has a character that a terminal interprets"
+            )
+        elif one.statement is not None:
             yield f"{one.statement};"
 
 
@@ -120,10 +129,10 @@ def _view(opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, name:
             "reading of the view takes a while. cdcd.spark.consistent_view has one relation for all"
         )
     try:
-        query = TableQuery(opened, entry, dialect).text()
+        statement = dialect.view(name, TableQuery(opened, entry, dialect).text())
     except (NoSuchView, MirrorInconsistent) as error:
         return PlainView(table, name, None, (*notes, f"no view: {error}"))
-    return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
+    return PlainView(table, name, statement, tuple(notes))
 
 
 def _history_view(
@@ -141,10 +150,10 @@ def _history_view(
     if why:
         return PlainView(table, name, None, (*notes, f"no view of the history, {why}"))
     try:
-        query = HistoryQuery(opened, entry, dialect).text()
+        statement = dialect.view(name, HistoryQuery(opened, entry, dialect).text())
     except (NoSuchView, MirrorInconsistent) as error:
         return PlainView(table, name, None, (*notes, f"no view of the history: {error}"))
-    return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
+    return PlainView(table, name, statement, tuple(notes))
 
 
 def _notes(opened: Mirror, entry: TableEntry) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The dialects of SQL in which the files of a mirror are named and their columns are converted. Pure.
 
 In: names, paths, Arrow types.  Out: SQL.
-Invariant: no name and no path ends its quotes, whatever characters it has.
+Invariant: no name and no path ends its quotes, whatever characters it has, and none is replaced by the value of a
+variable.
 Must not: do I/O.
 """
 
@@ -17,7 +18,10 @@ from cdcd.spark.decoding.exact_json import EXACT_JSON
 from cdcd.spark.target.shape import KEY
 from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 
-__all__ = ["DIALECTS", "Dialect", "NoSuchView", "quoted_for_spark"]
+__all__ = ["DIALECTS", "SUBSTITUTED", "Dialect", "NoSuchView", "quoted_for_spark"]
+
+SUBSTITUTED = "${"
+"""The begin of a variable, which Spark replaces in SQL before it parses it: see `substitution`."""
 
 
 class NoSuchView(Exception):
@@ -33,6 +37,9 @@ class Dialect(Protocol):
     create: str
     formats: tuple[TableFormat, ...]
     many_files: int | None
+
+    def view(self, name: str, query: str) -> str:
+        """Return the statement that makes a view. Raises NoSuchView if the engine would change a name in it."""
 
     def identifier(self, name: str) -> str:
         """Return a name in quotes."""
@@ -95,7 +102,14 @@ class Dialect(Protocol):
 
 
 class _Dialect:
+    create: str
     _TYPES: ClassVar[Mapping[pa.DataType, str]]
+
+    def view(self, name: str, query: str) -> str:
+        return f"{self.create} {self.identifier(name)} AS\n{query}"
+
+    def identifier(self, name: str) -> str:
+        raise NotImplementedError
 
     def type(self, arrow: pa.DataType) -> str:
         if pa.types.is_decimal(arrow):
@@ -221,6 +235,15 @@ class SparkSQL(_Dialect):
         pa.string(): "STRING", pa.binary(): "BINARY", pa.date32(): "DATE", pa.time64("us"): "TIME(6)",
         pa.timestamp("us", "UTC"): "TIMESTAMP_LTZ", pa.timestamp("us"): "TIMESTAMP_NTZ",
     }  # fmt: skip
+
+    def view(self, name: str, query: str) -> str:
+        """No quotes prevent the replacement, which would show the environment in a name; only the session can."""
+        statement = super().view(name, query)
+        if SUBSTITUTED in statement:
+            raise NoSuchView(
+                f"a name has {SUBSTITUTED}, which Spark replaces in SQL by the value of a variable"
+            )
+        return statement
 
     def identifier(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"

@@ -23,6 +23,7 @@ from cdcd.errors import SparkReadError
 from cdcd.escaped_names import unescape
 from cdcd.spark.reading.chosen_table import refuse_loading, refuse_parked
 from cdcd.spark.reading.mirror import At, Mirror, read_mirror
+from cdcd.spark.reading.substitution import OWN_NAMES, SUBSTITUTED, substitutes
 from cdcd.spark.source.table_options import named_topic, topics_of
 from cdcd.spark.storage.uri import Target
 
@@ -83,11 +84,23 @@ def consistent_view(
     refuse_parked(opened, topics, loading=loading, parked=parked)
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
     views = view_names(named.values(), prefix)
+    _refuse_replaced(spark, views)
     frames = {name: opened.frame(spark, topic) for topic, name in named.items()}
     _drop_earlier(spark, opened.target.uri, prefix, views.values())
     for name, frame in frames.items():
         frame.createOrReplaceTempView(_quoted(views[name]))
     return ConsistentView(opened, views, frames)
+
+
+def _refuse_replaced(spark: SparkSession, views: Mapping[str, str]) -> None:
+    """Raise SparkReadError for a view whose name the session would replace: it would have another name."""
+    replaced = [table for table, view in views.items() if SUBSTITUTED in view]
+    if replaced and substitutes(spark):
+        raise SparkReadError(
+            f"the name of a view has {SUBSTITUTED}, which Spark replaces in SQL by the value of a variable",
+            hint=f"name the other tables in `tables`, or {OWN_NAMES}",
+            tables=", ".join(replaced),
+        )
 
 
 def _drop_earlier(spark: SparkSession, uri: str, prefix: str, made: Iterable[str]) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.schemas import Schema
 from cdcd.spark.tables.arrow_fold import AT, AT_SOURCE, decoder_of, in_order, places_of, row_numbers
+from cdcd.spark.tables.unreadable import DECODING_ERRORS, is_of_a_record
 
 __all__ = ["are_retained"]
 
@@ -28,7 +28,9 @@ def are_retained(values: pa.Array, schemas: Mapping[int, Schema]) -> pa.Array:
     """Return for each record whether it is retained."""
     try:
         rows = decoder_of(_WANTED, schemas).decode(values).rows
-    except SparkReadError:
+    except DECODING_ERRORS as error:
+        if not is_of_a_record(error):
+            raise
         return pa.repeat(pa.scalar(True), len(values))
     op = rows.field("op")
     retained = pc.or_(rows.is_null(), pc.fill_null(pc.is_in(op, value_set=_ENDS), False))

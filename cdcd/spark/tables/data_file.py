@@ -3,7 +3,8 @@
 In: the storage, the path of a file.  Out: columns and row groups of it.
 Invariant: a file that cannot be decoded, or is missing, is an error of its table only, which has the file's name and
 no value.
-Must not: know what the columns are; take an error of the storage, or a lack of memory, for such a file.
+Must not: know what the columns are; open a file outside of the target; take an error of the storage, or a lack of
+memory, for such a file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcd.errors import MirrorInconsistent, StorageError, StorageUnavailable, TableFileMissing
-from cdcd.spark.storage.uri import Storage, Target, open_storage
+from cdcd.spark.storage.uri import Storage, Target, check_path, open_storage
 from cdcd.spark.target.commit_log import LATEST
 from cdcd.spark.target.large_columns import lacks_room
 
@@ -92,6 +93,7 @@ class DataFile:
 def opened(target: Target, path: str, *, hint: str | None = None) -> DataFile:
     """Open a file, to read most of it. `hint`: of the error if it is missing or not readable, None: the usual."""
     storage = open_storage(target)
+    check_path(path)
     with _missing_as_such(storage, path, hint):
         if storage.folder is not None:
             with suppress(OSError):  # the storage raises the error

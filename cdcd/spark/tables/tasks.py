@@ -39,12 +39,15 @@ from cdcd.spark.tables.table_files import (
     write_delta,
     write_history,
 )
+from cdcd.spark.tables.unreadable import DECODING_ERRORS, first_unreadable, is_of_a_record
 from cdcd.spark.target.large_columns import lacks_room, taken
 from cdcd.spark.target.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile
 
 TABLE_ERRORS = (*FILE_ERRORS, GapInTopic)
 """The errors that concern one table only: its records are not a consistent history of its rows, or a file is lost."""
+_READ = ["topic", "bucket", "partition", "offset", "key", "value"]
+"""The columns of the records. Partition and offset are for the errors of a record."""
 MOST_THREADS = 8
 """The threads of the driver that fold buckets."""
 MOST_COLUMN_BYTES = 1 << 30
@@ -105,7 +108,7 @@ def fold_in_tasks(
         found = write_folds(fold_or_failure(group, plans, target, buckets), target)
         return pa.Table.from_pylist([_row_of(one) for one in found], schema=_RESULT_ARROW)
 
-    chosen = changes.select("topic", "bucket", "key", "value")
+    chosen = changes.select(*_READ)
     return _unpacked(
         one.asDict()
         for one in chosen.groupBy("topic", "bucket").applyInArrow(for_tasks(run), _RESULT).collect()
@@ -116,7 +119,7 @@ def fold_on_driver(
     changes: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int
 ) -> list[FoldResult]:
     """Fold each (topic, bucket) of a table, some at the same time. The changed rows of a table are one file."""
-    groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
+    groups = list(_split(changes.select(_READ)))
     if not groups:
         return []
     in_memory = any(plan.is_open for plan in plans.values())  # all tables of a target have one format
@@ -358,7 +361,7 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
     """Fold the records of one (topic, bucket), or of all buckets of a topic (`ALL_BUCKETS`)."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
-    batch = _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
+    batch = _decoded(group, plan, bucket)
     emptied_now = batch.shape.emptied_at > batch.shape.watermark
     nothing = Fold(batch.shape, bucket, batch.applied)
     try:
@@ -372,6 +375,17 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
         return [replace(folds[0], history=nothing.history), *folds[1:]]
     except MovedRow:
         return [replace(nothing, moved=True)]
+
+
+def _decoded(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch:
+    """Return the records. Raises MirrorInconsistent for one that cdcd did not write, with its place in Kafka."""
+    try:
+        return _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
+    except DECODING_ERRORS as error:
+        found = first_unreadable(group, plan.schemas, plan.shape.topic) if is_of_a_record(error) else None
+        if found is None:
+            raise
+        raise found from None
 
 
 def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:

@@ -293,7 +293,7 @@ def number_in(stored: StoredFile) -> int:
     """Return the number in latest.json. Raises SparkReadError for another content."""
     try:
         return int(json.loads(stored.data)["number"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise SparkReadError(
             "a file of the target is not readable",
             hint='restore the file from a backup, or write {"number": N} into it: N is that of a complete record',

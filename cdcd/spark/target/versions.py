@@ -245,7 +245,7 @@ def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> Ta
     try:
         fields = json.loads(data)
         written_as = fields.pop("format", None)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise _unreadable("a record of the target is not readable", file) from error
     if written_as not in READABLE:
         raise SparkReadError(
@@ -256,7 +256,7 @@ def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> Ta
         )
     try:
         return _version(before, fields)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
         raise _unreadable("a record of the target has unexpected fields", file) from error
 
 
@@ -264,7 +264,7 @@ def is_complete_record(data: bytes) -> bool:
     """Return whether bytes are a record from which a version is read without the one before."""
     try:
         return json.loads(data).get("is_complete") is True
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return False
 
 
@@ -307,7 +307,16 @@ def _table(entry: dict[str, Any]) -> TableEntry:
         entry["table_version"] = entry.pop("delta_version")
     parked = entry["parked"]
     entry["parked"] = None if parked is None else Parked(**parked)
-    return TableEntry(**entry)
+    return _with_texts(TableEntry(**entry))
+
+
+def _with_texts(entry: TableEntry) -> TableEntry:
+    """Return the entry. Raises TypeError for a path or a name that is no text: it would fail where it is used."""
+    names = (name for one in entry.fields for name in (one.name, one.avro_name))
+    for text in (*entry.paths, *names):
+        if not isinstance(text, str):
+            raise TypeError("a path or a name is no text")
+    return entry
 
 
 def without_expired(replaced: Iterable[tuple[str, float]], until_s: float) -> tuple[tuple[str, float], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -452,3 +452,37 @@ def test_where_the_records_of_a_parked_table_end_is_in_its_record(tmp_path: Path
     published = TargetWriter(storage, None).publish(TargetVersion("shop", 4, tables={TOPICS[0]: entry}))
     assert read_latest(storage) == published
     assert published.parked == {TOPICS[0]: parked}
+
+
+NOT_RECORDS: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "nested deep": lambda record: b"[" * 100_000,
+    "a path that is a number": lambda record: _with(record, "deltas", "path", 5),
+    "a path that is null": lambda record: _with(record, "deltas", "path", None),
+    "a name that is a number": lambda record: _with(record, "fields", "name", 7),
+    "an Avro name that is a number": lambda record: _with(record, "fields", "avro_name", 7),
+}
+
+
+def _with(record: dict[str, Any], part: str, name: str, value: object) -> bytes:
+    for table in record["tables"].values():
+        table[part][0][name] = value
+    return json.dumps(record).encode()
+
+
+@pytest.mark.parametrize("name", NOT_RECORDS)
+def test_a_record_with_values_of_other_types_is_an_error_of_the_target(tmp_path: Path, name: str) -> None:
+    log = _published(tmp_path, 1)
+    while not log.versions[-1].tables:
+        log.publish()
+    path = tmp_path / path_of(log.versions[-1].number)
+    path.write_bytes(NOT_RECORDS[name](json.loads(path.read_bytes())))
+    with pytest.raises(SparkReadError, match="a record of the target"):
+        read_latest(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b'{"number": Infinity}', b"[" * 1024, b'{"number": 1e400}'])
+def test_the_number_of_the_newest_record_is_a_number(tmp_path: Path, data: bytes) -> None:
+    _published(tmp_path, 1)
+    (tmp_path / LATEST).write_bytes(data)
+    with pytest.raises(SparkReadError, match="a file of the target is not readable"):
+        read_latest(tmp_path)

@@ -27,7 +27,7 @@ from cdcd.spark.reading.sql_dialects import DIALECTS, NoSuchView
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.shape import SPECIAL
 from cdcd.spark.target.target_writer import TargetWriter
-from cdcd.spark.target.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
+from cdcd.spark.target.versions import TABLE_FORMATS, Parked, ScdType, TableEntry, TableFormat
 from cdcd.spark.testing import Database, Table
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
@@ -518,3 +518,46 @@ def test_spark_has_no_statements_for_tables_in_an_open_format(
     items.run([items.change("r", 10, 1, after={"id": 1, "body": "a"})], loading=False)
     with pytest.raises(ConfigError, match=f"have the format {table_format}"):
         plain_views(read_mirror(items.target), "spark")
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "column_name"), [("public.items", "${env:HOME}"), ("public.${env:HOME}", "body")]
+)
+def test_spark_has_no_statement_with_a_name_that_it_would_replace(
+    tmp_path: Path, name: str, column_name: str, scd_type: ScdType
+) -> None:
+    """`${env:HOME}` is replaced in quotes, too, and a script cannot set the session's option."""
+    table = Table(name, {"id": "bigint", column_name: "text"}, key=["id"])
+    shop = Database(table)
+    shop.commit(table.insert(id=1))
+    opened = shop.mirror(tmp_path, stored_as_scd_type=scd_type)
+    found = plain_views(opened, "spark")
+    assert len(found) == scd_type
+    for one in found:
+        assert one.statement is None
+        assert "which Spark replaces" in one.notes[-1]
+    assert all(one.statement for one in plain_views(opened, "duckdb"))
+
+
+def test_no_command_prints_a_character_that_a_terminal_interprets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = Table("public.items", {"id": "bigint", "a\x1b[2J\u202e": "text"}, key=["id"])
+    items = Table("public.others", {"id": "bigint"}, key=["id"])
+    shop = Database(odd, items)
+    shop.commit(odd.insert(id=1), items.insert(id=1))
+    opened = shop.mirror(tmp_path)
+    entry = opened.version.tables[odd.topic]
+    parked = Parked("CDCD-X", "a\x1b[31m\nPOSITION forged", 0, 0.0, None)
+    writer = TargetWriter(opened.target, opened.version)
+    writer.publish(
+        replace(opened.version, tables={**opened.version.tables, odd.topic: replace(entry, parked=parked)})
+    )
+    for command in ("status", "views"):
+        main([command, "--target", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert not set(printed) & {"\x1b", "\u202e"}
+        assert not any(line.startswith("POSITION") for line in printed.splitlines())
+    assert 'VIEW "public_others"' in printed
+    assert "a name has a character that a terminal interprets" in printed

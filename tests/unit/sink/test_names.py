@@ -70,3 +70,9 @@ def test_a_name_too_long_for_kafka_is_refused() -> None:
 def test_a_template_that_cannot_work_is_refused(template: str, part: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(part)):
         check_template(template)
+
+
+@pytest.mark.parametrize("name", ["_uD800", "x_uDC00_uD800", "_uD83Dx"])
+def test_a_name_that_escaping_never_returns_remains(name: str) -> None:
+    """Half a surrogate pair is no character; topics of other programs may have any name."""
+    assert unescape(name) == name

@@ -271,3 +271,14 @@ def test_the_windows_of_a_sample_have_each_key() -> None:
 def test_the_text_of_a_key() -> None:
     topic = Topic(schemas())
     assert topic.records.key_text(topic.framed(1, {"id": -5})) == "-5"
+
+
+@pytest.mark.parametrize("value", [b"{}", b"", b"\0\0\0", b"\1\0\0\0\7x"])
+def test_a_record_without_a_schema_id_is_not_asked_for_in_the_registry(value: bytes) -> None:
+    """`TopicLog` says where the record is; the registry would refuse a number that is none."""
+
+    def schema_of(number: int) -> Any:
+        raise AssertionError(number)
+
+    with pytest.raises(ValueError, match="no schema id"):
+        Records(table(), schema_of).entry(Place(0, 0, 0), b"", value)

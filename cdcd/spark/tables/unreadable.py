@@ -1,0 +1,148 @@
+"""Records of a table's topic that cdcd did not write: they are no changes of the table, which is parked.
+
+In: what decoding raised; the records of a batch.
+Out: whether the error is one of a record; the records that are readable; the first one that is not, with its place.
+Invariant: an outage, an error of a disk and a schema that its source does not have are no errors of a record: they
+end the mirror, or are tried again, because every table would be parked for them. No text has a value of a record.
+Must not: do I/O except fetching schemas by id; use Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+from fastavro.schema import SchemaParseException
+
+from cdcd.errors import CdcdError, MirrorInconsistent, RegistryRefused, SparkReadError
+from cdcd.spark.decoding.events import read_events
+from cdcd.spark.decoding.schemas import Schema, expand, parsed_physical, schema_id, value_record
+from cdcd.spark.tables.plan import Look, SchemaSource
+
+__all__ = [
+    "DECODING_ERRORS",
+    "first_unreadable",
+    "id_or_none",
+    "is_of_a_record",
+    "not_planned",
+    "readable",
+    "schema_of_changes",
+]
+
+DECODING_ERRORS = (
+    SparkReadError, SchemaParseException,
+    ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What is raised for bytes that are no change, and for a schema that is not one of changes: see `is_of_a_record`."""
+_HINT = (
+    "find out who writes to the topic, and revoke its right (only cdcd writes there); then copy the table again: "
+    "`cdcd snapshot start --table SCHEMA.TABLE --recopy`. A topic that is not of a table: `drop-table`"
+)
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+def is_of_a_record(error: Exception) -> bool:
+    """Return whether a record or its schema is the cause: not a disk or a server, whose errors are ValueErrors, too.
+
+    The errors of cdcd that have a code of their own say what they are.
+    """
+    if isinstance(error, OSError | pa.ArrowException):
+        return False
+    return not isinstance(error, CdcdError) or type(error) is SparkReadError
+
+
+def id_or_none(value: bytes) -> int | None:
+    """Return the schema id of a record, None if it is not framed."""
+    try:
+        return schema_id(value)
+    except SparkReadError:
+        return None
+
+
+def schema_of_changes(number: int, schema_by_id: SchemaSource) -> Schema | None:
+    """Return a schema, None if it is not one of changes. Raises what its source raises if it cannot be fetched."""
+    try:
+        schema = schema_by_id(number)
+    except RegistryRefused as refused:  # `kind`: it has the schema, which is not Avro
+        if "kind" not in refused.context:
+            raise
+        return None
+    except (ValueError, RecursionError) as error:  # `NotASchema`
+        if not is_of_a_record(error):
+            raise
+        return None
+    try:
+        value_record(expand(schema))
+        parsed_physical(schema)
+    except DECODING_ERRORS:
+        return None
+    return schema
+
+
+def readable(look: Look, schema_by_id: SchemaSource) -> Look:
+    """Return the summary of a topic without the records that are no changes: the fold says where they are.
+
+    Raises what the source of the schemas raises.
+    """
+    schemas: dict[int, Schema] = {}
+    for number in sorted({one for one in map(id_or_none, look.last_values) if one is not None}):
+        try:
+            schema = schema_of_changes(number, schema_by_id)
+        except Exception:
+            log.warning("%s: a record has the schema id %d, which cannot be fetched", look.topic, number)
+            raise
+        if schema is not None:
+            schemas[number] = schema
+    return replace(
+        look,
+        last_values=_changes(look.last_values, schemas),
+        keyless_values=_changes(look.keyless_values, schemas),
+    )
+
+
+def _changes(values: Iterable[bytes], schemas: Mapping[int, Schema]) -> tuple[bytes, ...]:
+    return tuple(one for one in values if _problem(None, one, schemas) is None)
+
+
+def first_unreadable(group: pa.Table, schemas: Mapping[int, Schema], topic: str) -> MirrorInconsistent | None:
+    """Return the error of the first record that is no change of these schemas, None if all are."""
+    names = ("partition", "offset", "key", "value")
+    for partition, offset, key, value in zip(*(group[name].to_pylist() for name in names), strict=True):
+        problem = _problem(key, value, schemas)
+        if problem is not None:
+            return MirrorInconsistent(
+                f"a record is no change that cdcd wrote: {problem}",
+                hint=_HINT,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+            )
+    return None
+
+
+def not_planned(topic: str, error: Exception) -> MirrorInconsistent:
+    """Return the error of a table whose schemas have no columns, although each record is a change."""
+    problem = error.message if isinstance(error, CdcdError) else type(error).__name__
+    return MirrorInconsistent(
+        f"the schemas of the records cannot be those of the table: {problem}", hint=_HINT, topic=topic
+    )
+
+
+def _problem(key: bytes | None, value: bytes | None, schemas: Mapping[int, Schema]) -> str | None:
+    """Return what is wrong with a record, None if it is a change. The text of an error may have its values."""
+    if value is None:
+        return None
+    number = id_or_none(value)
+    if number is None:
+        return f"its {len(value)} bytes do not begin with 0x00 and a schema id"
+    if number not in schemas:
+        return f"its schema {number} is not one of changes"
+    try:
+        list(read_events([(key, value)], schemas))
+    except DECODING_ERRORS as error:
+        if not is_of_a_record(error):
+            raise
+        return f"it cannot be decoded under its schema {number} ({type(error).__name__})"
+    return None
