@@ -17,7 +17,7 @@ import pyarrow as pa
 from cdcd.spark.tables.compaction import FAN
 from cdcd.spark.target.versions import BucketFile
 
-__all__ = ["FULL", "level_of", "most_rows", "small_files"]
+__all__ = ["FAN", "FULL", "level_of", "most_rows", "small_files"]
 
 FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
@@ -31,7 +31,8 @@ MERGED_BYTES = 512 << 20
 
 def most_rows(rows: pa.Table) -> int:
     """Return the most rows of a file for rows of this size."""
-    return max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    size_bytes: int = rows.nbytes
+    return max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, size_bytes)))
 
 
 def level_of(rows: int, most: int, level: int) -> int:

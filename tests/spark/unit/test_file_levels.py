@@ -12,6 +12,7 @@ import pytest
 from cdcd.spark.formats import file_levels, open_tables
 from cdcd.spark.formats.file_levels import FULL, level_of, most_rows, small_files
 from cdcd.spark.mirroring.batches import MirrorBatches
+from cdcd.spark.tables.table_files import write_part
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableFormat
 from tests.spark.batches import TOPIC, Batches
@@ -118,8 +119,6 @@ def test_a_table_with_many_files_of_an_earlier_version_has_few_of_them_later(
 ) -> None:
     monkeypatch.setattr(file_levels, "FILE_ROWS", FEW)
     items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
-    write_part = open_tables.write_part
-
     def without_size(*arguments: Any) -> tuple[BucketFile, int]:
         found, size_bytes = write_part(*arguments)
         return BucketFile(found.bucket, found.path, found.rows, found.columns, found.level), size_bytes

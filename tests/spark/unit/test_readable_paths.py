@@ -80,7 +80,7 @@ def started(target: Path, table_format: TableFormat) -> None:
         retain_s=600.0,
         table_format=table_format,
     )
-    sessions: Any = Sessions(None, settings, MirrorMetrics(), Retries(0))  # type: ignore[arg-type]
+    sessions: Any = Sessions(None, settings, MirrorMetrics(), Retries(0))
     start._started(sessions, "127.0.0.1", None, None)
 
 
