@@ -15,7 +15,7 @@ from cdcd.model import Progress
 from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.progress import load
 from cdcd.sink.reader import peek, read_last
-from cdcd.sink.settings import SinkSettings
+from cdcd.sink.settings import Delivery, SinkSettings
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.folded import folded
@@ -63,7 +63,7 @@ def late(kafka: KafkaBroker, kafka_door: Proxy) -> SinkSettings:
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_the_record_that_was_overtaken_is_the_position_and_the_last_one_again(
-    late: SinkSettings, delivery: str
+    late: SinkSettings, delivery: Delivery
 ) -> None:
     settings = dataclasses.replace(late, delivery=delivery)
     assert peek(settings, 5.0, confirmed_lsn=CONFIRMED_LSN)[0] == progress(settings.slot, 0x420)
