@@ -11,15 +11,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SinkUnavailable
+from cdcd.model import Progress
 from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.progress import load
 from cdcd.sink.reader import peek, read_last
-from cdcd.sink.settings import SinkSettings
+from cdcd.sink.settings import Delivery, SinkSettings
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.folded import folded
 from tests.support.proxy import Proxy
 from tests.support.reader import Reader
+from tests.support.resolutions import ACCEPT_GAP, command
 from tests.support.sinks import make_topics, progress, sink_settings
 from tests.support.waiting import eventually
 
@@ -61,7 +63,7 @@ def late(kafka: KafkaBroker, kafka_door: Proxy) -> SinkSettings:
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_the_record_that_was_overtaken_is_the_position_and_the_last_one_again(
-    late: SinkSettings, delivery: str
+    late: SinkSettings, delivery: Delivery
 ) -> None:
     settings = dataclasses.replace(late, delivery=delivery)
     assert peek(settings, 5.0, confirmed_lsn=CONFIRMED_LSN)[0] == progress(settings.slot, 0x420)
@@ -97,6 +99,17 @@ def progress_records(daemon: Daemon, bootstrap: str) -> list[bytes]:
     return found
 
 
+def append_late_record(daemon: Daemon, bootstrap: str) -> Progress:
+    """Write a former progress record once more, as a late request does; return the newest one."""
+    records = progress_records(daemon, bootstrap)
+    newest = load(records[-1])
+    late = next(one for one in reversed(records) if load(one).end_lsn < newest.end_lsn)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(f"{daemon.name}.__progress", late, daemon.slot, 0)
+    assert producer.flush(30) == 0
+    return newest
+
+
 @pytest.mark.parametrize("mode", ["initial", "when_needed"])
 def test_a_daemon_goes_on_after_a_late_record_and_copies_nothing(
     mode: str,
@@ -116,12 +129,7 @@ def test_a_daemon_goes_on_after_a_late_record_and_copies_nothing(
             postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
             await_confirmed(postgres, daemon)
         assert daemon.stop() == 0
-        records = progress_records(daemon, kafka.bootstrap)
-        newest = load(records[-1])
-        late = next(one for one in reversed(records) if load(one).end_lsn < newest.end_lsn)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap})
-        producer.produce(f"{daemon.name}.__progress", late, daemon.slot, 0)
-        assert producer.flush(30) == 0
+        newest = append_late_record(daemon, kafka.bootstrap)
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
         await_confirmed(postgres, daemon)
@@ -131,3 +139,23 @@ def test_a_daemon_goes_on_after_a_late_record_and_copies_nothing(
         events = reader.read(f"{daemon.name}.public.t")
         assert sorted(row["id"] for row in folded(events).values()) == [0, 1, 2, 3]
         assert load(progress_records(daemon, kafka.bootstrap)[-1]).end_lsn > newest.end_lsn
+
+
+def test_no_gap_is_accepted_where_only_the_record_is_late(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """Nothing is missing: `cdcd resume --accept-gap` refuses, and the overtaken record is the last one again."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
+        daemon.start().wait_state("streaming")
+        for number in range(2):
+            postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
+            await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        newest = append_late_record(daemon, kafka.bootstrap)
+        ran = command(daemon, *ACCEPT_GAP)
+        assert ran.returncode != 0
+        assert "nothing is missing" in ran.stderr
+        assert load(progress_records(daemon, kafka.bootstrap)[-1]).gap is None
+        daemon.start().wait_state("streaming")
+        assert load(progress_records(daemon, kafka.bootstrap)[-1]).end_lsn >= newest.end_lsn

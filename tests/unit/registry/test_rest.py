@@ -146,6 +146,9 @@ class Silent:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
+    def await_asked(self, count: int) -> None:
+        eventually(lambda: self.asked >= count, "the silent server has accepted the connections")
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
@@ -178,7 +181,7 @@ def test_a_silent_address_is_not_waited_for_by_each_request(
         for now_s, asked in ((0, 1), (1, 1), (59, 1), (61, 2), (62, 2), (119, 2), (122, 3), (123, 3)):
             clock[0] = now_s
             assert client.versions("s") == [3]
-            eventually(lambda asked=asked: silent.asked >= asked, "the silent server has accepted")
+            silent.await_asked(asked)
             assert silent.asked == asked
         client.close()
 

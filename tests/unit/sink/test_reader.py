@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -98,7 +99,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SlowLog]:
         for module in (reader, topic_ownership):
             monkeypatch.setattr(module, "Consumer", lambda *_properties, **_options: log)
         monkeypatch.setattr(reader, "Admin", answering(0, end))
-        monkeypatch.setattr(reader.time, "monotonic", lambda: log.now_s)
+        monkeypatch.setattr(time, "monotonic", lambda: log.now_s)
         return log
 
     return given
