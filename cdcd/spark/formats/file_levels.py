@@ -31,8 +31,8 @@ MERGED_BYTES = 512 << 20
 
 def most_rows(rows: pa.Table) -> int:
     """Return the most rows of a file for rows of this size."""
-    size_bytes: int = rows.nbytes
-    return max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, size_bytes)))
+    most: int = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    return most
 
 
 def level_of(rows: int, most: int, level: int) -> int:

@@ -119,6 +119,7 @@ def test_a_table_with_many_files_of_an_earlier_version_has_few_of_them_later(
 ) -> None:
     monkeypatch.setattr(file_levels, "FILE_ROWS", FEW)
     items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+
     def without_size(*arguments: Any) -> tuple[BucketFile, int]:
         found, size_bytes = write_part(*arguments)
         return BucketFile(found.bucket, found.path, found.rows, found.columns, found.level), size_bytes
