@@ -25,10 +25,10 @@ SNAPSHOT, STREAM = 0, 1
 LOST = "x"
 """The operation of a line of the history behind which changes are missing: the table was parked, or the stream has a
 gap. No record has it."""
-AGAIN = "a"
+BEGUN_ANEW = "a"
 """The operation of a line of the history: the TRUNCATE of a copy that began before the copy before it was complete,
 so that the TRUNCATE of that one ends no row. No record has it."""
-TRUNCATES = ("t", AGAIN)
+TRUNCATES = ("t", BEGUN_ANEW)
 """The operations of a TRUNCATE; those of the phase SNAPSHOT are of copies."""
 ENDS = (*TRUNCATES, LOST)
 """The operations that end all rows of a table."""

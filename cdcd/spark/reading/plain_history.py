@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from cdcd.spark.decoding.columns import arrow_type
-from cdcd.spark.decoding.events import AGAIN, ENDS, SNAPSHOT, TRUNCATES
+from cdcd.spark.decoding.events import BEGUN_ANEW, ENDS, SNAPSHOT, TRUNCATES
 from cdcd.spark.reading.plain_query import TableQuery, types_of, united
 from cdcd.spark.target.shape import SPECIAL, Field
 
@@ -71,7 +71,7 @@ class HistoryQuery(TableQuery):
         end = self._dialect.struct({name: name for name in ("place", "us", "is_copy")})
         return (
             f"SELECT {self._dialect.sorted_list(end)} AS ends FROM (SELECT *, {next_op} FROM ({ends}) AS e) AS f"
-            f" WHERE coalesce(next_op <> '{AGAIN}', true)"
+            f" WHERE coalesce(next_op <> '{BEGUN_ANEW}', true)"
         )
 
     def _seen(self) -> str:

@@ -22,7 +22,7 @@ from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
-from cdcd.spark.decoding.events import AGAIN, SNAPSHOT, TRUNCATES
+from cdcd.spark.decoding.events import BEGUN_ANEW, SNAPSHOT, TRUNCATES
 from cdcd.spark.decoding.exact_json import EXACT_JSON
 from cdcd.spark.reading.chosen_table import refuse_unfinished, topic_of
 from cdcd.spark.reading.mirror import At, read_mirror
@@ -208,7 +208,7 @@ def _counted(ends: DataFrame) -> DataFrame:
     """Return the changes that end all rows, without the TRUNCATEs of copies that another copy followed too soon."""
     in_order = Window.partitionBy(_is_copy(F.col(_CHANGE))).orderBy(f"{_CHANGE}.at")
     following = F.lead(F.col(_CHANGE)["op"]).over(in_order)
-    is_counted = F.coalesce(following != AGAIN, F.lit(True))
+    is_counted = F.coalesce(following != BEGUN_ANEW, F.lit(True))
     return ends.select(_CHANGE, is_counted.alias("is_counted")).where("is_counted").select(_CHANGE)
 
 

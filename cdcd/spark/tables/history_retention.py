@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.spark.decoding.columns import plain_type
-from cdcd.spark.decoding.events import AGAIN, SNAPSHOT, TRUNCATES, Sequence
+from cdcd.spark.decoding.events import BEGUN_ANEW, SNAPSHOT, TRUNCATES, Sequence
 from cdcd.spark.tables.arrow_fold import is_after
 from cdcd.spark.target.large_columns import is_among, taken, taken_values
 from cdcd.spark.target.shape import (
@@ -74,7 +74,7 @@ def counted_ends(ends: Iterable[End], later: Iterable[End]) -> list[End]:
     following = ""
     mine = set(ends)
     for one in sorted(mine.union(later), key=lambda end: end.at, reverse=True):
-        is_counted = not one.is_copy or following != AGAIN
+        is_counted = not one.is_copy or following != BEGUN_ANEW
         following = one.op if one.is_copy else following
         if is_counted and one in mine:
             found.append(one)

@@ -75,7 +75,7 @@ def history_rows(found: Decoded, plan: TablePlan, bucket: int, target: Target) -
             others = plan.events_in(found.records)
         else:
             parts.append(in_columns)
-    truncates = (_end_at(at, op="t" if at not in plan.again else ev.AGAIN) for at in plan.truncates)
+    truncates = (_end_at(at, op="t" if at not in plan.again else ev.BEGUN_ANEW) for at in plan.truncates)
     events = order_events([*truncates, *(_as_end(one, plan) for one in others)], shape)
     if plan.lost_after is not None:
         lost_at = plan.lost_after._replace(tx_seq=plan.lost_after.tx_seq + 1)
@@ -94,7 +94,7 @@ def _as_end(event: ev.Event, plan: TablePlan) -> ev.Event:
     Return the TRUNCATE of a copy that began before the copy before it was complete as such a one.
     """
     if event.op == "t" and event.sequence in plan.again:
-        return event._replace(op=ev.AGAIN)
+        return event._replace(op=ev.BEGUN_ANEW)
     return event if event.op != "g" or plan.accepts_gaps else _end_at(event.sequence, event.commit_us)
 
 

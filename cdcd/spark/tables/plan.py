@@ -78,7 +78,7 @@ class TablePlan:
     truncates: tuple[Sequence, ...] = ()
     """The positions of the TRUNCATEs of a keyed table, whose records are in one bucket only."""
     again: tuple[Sequence, ...] = ()
-    """Those of `truncates` that are of a copy which began before the copy before it was complete (`AGAIN`)."""
+    """Those of `truncates` that are of a copy which began before the copy before it was complete (`BEGUN_ANEW`)."""
     lost_after: Sequence | None = None
     """The last applied change, if changes after it are not known: the table was parked, or they are inconsistent, and
     a TRUNCATE makes them irrelevant."""

@@ -42,8 +42,8 @@ ScdType = Literal[1, 2]
 SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
 FORMAT = 9
-"""The format of the records. Format 8 lacks `positions`, `left`, `copying` of a table, `commit_us` of a parked one;
-format 7 also `cleaned` of a table and `offsets` of a parked one; format 6 also has `delta_version` in place of
+"""The format of the records. Format 8 lacks `positions`, `left`, `copying` of a table, and `commit_us` of a parked
+one; format 7 also `cleaned` of a table and `offsets` of a parked one; format 6 also has `delta_version` in place of
 `table_version`; 1 to 5: a manifest.json."""
 READABLE = (6, 7, 8, FORMAT)
 ALL_BUCKETS = -1

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.tables import tasks
+from cdcd.spark.tables import history_merges, tasks
 from tests.spark.batches import Record
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, Timed, Version, item
+from tests.spark.history_model import (
+    FIELDS,
+    Model,
+    Timed,
+    Version,
+    batch_of,
+    copy_of,
+    item,
+    plain_copy_of,
+    stopped_copy_of,
+)
 from tests.spark.unit.test_plain_history import versions
+from tests.support.nightly import nightly
 
 
 @pytest.fixture
@@ -26,6 +38,30 @@ def _cut(items: Timed, lsn: int) -> list[Version]:
     items.retain_from(lsn)
     items.compact()
     return versions(read_mirror(items.target))
+
+
+@pytest.mark.parametrize("piece_bytes", [1, nightly(64 << 20)])
+@pytest.mark.parametrize("seed", [1, *(nightly(seed) for seed in range(2, 6))])
+def test_what_is_valid_after_the_retention_remains(
+    items: Timed, monkeypatch: pytest.MonkeyPatch, seed: int, piece_bytes: int
+) -> None:
+    """Random changes of several times in one batch, whose history has several files; copies, some of them stopped."""
+    monkeypatch.setattr(tasks, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(history_merges, "SHARE", 1 << 30)  # a cut at each new line
+    model, chosen = Model(), random.Random(seed)
+    for lsn in range(100, 1100, 100):
+        records: list[Record] = []
+        if lsn in (400, 700):
+            items.run(stopped_copy_of(items, model, lsn - 40, chosen), loading=True)
+            records += stopped_copy_of(items, model, lsn - 30, chosen)
+        make = copy_of if lsn in (400, 500, 700) else plain_copy_of if lsn == 800 else batch_of
+        records += make(items, model, lsn, chosen)
+        records += batch_of(items, model, lsn + 30, chosen)
+        items.run(records, loading=False)
+        found = _cut(items, lsn - chosen.choice([250, 120, 40, 10]))
+        assert set(found) <= set(model.versions), "no version is another one than it was"
+        assert set(found) >= {one for one in model.versions if one[4] is None}
+    assert _cut(items, 10_000) == [one for one in model.versions if one[4] is None]
 
 
 def test_a_truncate_ends_rows_of_the_other_files_of_its_batch(
