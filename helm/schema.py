@@ -158,12 +158,7 @@ def _properties() -> dict[str, Schema]:
             }
         ),
         "prometheusRule": _owned(
-            {
-                "enabled": _BOOLEAN,
-                "lagSeconds": _COUNT,
-                "behindSeconds": _COUNT,
-                "additionalLabels": _STRINGS,
-            },
+            {"enabled": _BOOLEAN, "lagSeconds": _COUNT, "behindSeconds": _COUNT, "additionalLabels": _STRINGS},
         ),
         "dashboard": _owned({"enabled": _BOOLEAN, "labels": _STRINGS}),
         "verify": _owned(
