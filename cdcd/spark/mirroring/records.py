@@ -267,7 +267,7 @@ def looks_of(
     for one in found:
         if one.keyless and one.last is not None and one.topic in needed:
             number = id_or_none(one.last)
-            schema = None if number is None else schema_of_changes(number, schema_of)
+            schema = None if number is None else schema_of_changes(one.topic, number, schema_of)
             if number is not None and schema is not None:
                 barriers.setdefault(one.topic, {})[number] = schema
     if barriers:

@@ -206,6 +206,11 @@ class Catalog:
         return {str(row[0]): str(row[1]) for row in rows}
 
     def _run(self, statement: str) -> None:
+        if self._is_replaced(statement):
+            raise CatalogRefused(
+                f"the target's address or an option of its storage has {SUBSTITUTED}, which Spark replaces in SQL",
+                hint=OWN_NAMES,
+            )
         self.spark.sql(statement)
 
     def _namespace(self) -> str:

@@ -29,7 +29,7 @@ __all__ = ["PlainView", "plain_views", "script_of"]
 
 
 _FOR_TERMINALS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and line end, and those that change a text's direction: they may hide a statement."""
+"""Control characters but tab and line end, and those that change the direction of a text: they may hide SQL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,10 @@ def id_or_none(value: bytes) -> int | None:
         return None
 
 
-def schema_of_changes(number: int, schema_by_id: SchemaSource) -> Schema | None:
+def schema_of_changes(topic: str, number: int, schema_by_id: SchemaSource) -> Schema | None:
     """Return a schema, None if it is not one of changes. Raises what its source raises if it cannot be fetched."""
     try:
-        schema = schema_by_id(number)
+        schema = _fetched(topic, number, schema_by_id)
     except RegistryRefused as refused:  # `kind`: it has the schema, which is not Avro
         if "kind" not in refused.context:
             raise
@@ -81,6 +81,15 @@ def schema_of_changes(number: int, schema_by_id: SchemaSource) -> Schema | None:
     return schema
 
 
+def _fetched(topic: str, number: int, schema_by_id: SchemaSource) -> Schema:
+    """Return a schema. If its source refuses it, the log says of which topic it is, which the error does not."""
+    try:
+        return schema_by_id(number)
+    except CdcdError:
+        log.warning("%s: a record has the schema id %d, whose schema cannot be fetched", topic, number)
+        raise
+
+
 def readable(look: Look, schema_by_id: SchemaSource) -> Look:
     """Return the summary of a topic without the records that are no changes: the fold says where they are.
 
@@ -88,11 +97,7 @@ def readable(look: Look, schema_by_id: SchemaSource) -> Look:
     """
     schemas: dict[int, Schema] = {}
     for number in sorted({one for one in map(id_or_none, look.last_values) if one is not None}):
-        try:
-            schema = schema_of_changes(number, schema_by_id)
-        except Exception:
-            log.warning("%s: a record has the schema id %d, which cannot be fetched", look.topic, number)
-            raise
+        schema = schema_of_changes(look.topic, number, schema_by_id)
         if schema is not None:
             schemas[number] = schema
     return replace(
