@@ -83,11 +83,6 @@ class LargeLimits:
     max_time_us: int
     allows_parts: bool
 
-    @property
-    def refuses_sizes(self) -> bool:
-        """Whether a transaction may be refused because of its size, which is not known when its first rows arrive."""
-        return not self.allows_parts and bool(self.max_rows or self.max_bytes)
-
 
 LINGER_MAX_ROWS = 20_000
 """A group with this number of rows does not linger: a commit costs little by comparison, and rows take memory."""
@@ -110,7 +105,6 @@ class Group:
 
     def __init__(self, limits: GroupLimits) -> None:
         self._limits = limits
-        self._keeps_parts_apart = limits.large.refuses_sizes
         self._waiting: deque[RecordChunk] = deque()
         self._positions_waiting = 0
         self.waiting_bytes = 0
@@ -223,10 +217,9 @@ class Group:
         is_position_due = self._policy.position_us > 0 and self._waited(now_us)
         if is_position_due and not self.is_flushing:  # a flush commits all waiting chunks together
             return True
-        # The next chunks are only a part of a transaction: complete transactions do not wait for it. If it is refused
-        # later, they must not be aborted with it, and stay invisible as long as cdcd halts.
+        # The next chunks are only a part of a transaction: complete transactions do not wait for it.
         is_part_next = self._positions_waiting == 0 and bool(self._waiting)
-        return is_part_next and (self._is_brief or self._keeps_parts_apart or self._waited(now_us))
+        return is_part_next and (self._is_brief or self._waited(now_us))
 
     @property
     def _can_be_split(self) -> bool:

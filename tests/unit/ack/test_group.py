@@ -15,7 +15,7 @@ from cdcd.ack.group import (
     RecordChunk,
     SafeLsn,
 )
-from cdcd.ack.wait_policy import BACKLOG, JOINING, NO_WAIT, WaitPolicy
+from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.model import PartPosition, Record
 
 RECORD = Record("shop.public.t", 0, b"k", b"v")
@@ -387,43 +387,16 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
     limits: dict[str, int],
 ) -> None:
     """Small transactions that exceed the limit together are not one large transaction."""
-    one = large(**limits)
+    one = large(allows_parts=False, **limits)
     one.add(RecordChunk([RECORD] * 4, 40, commit_position(40)))
-    one.add(rows())  # cannot be cut
+    one.add(some(1))
     assert one.take(0) is not None
     assert one.take(0) is not None
     assert one.is_partial
     assert one.refused(0, 0) is None
-    one.add(rows(2, 20))
+    one.add(some(3, count=2, size_bytes=20))
     assert one.take(0) is not None
     assert one.refused(0, 0) is not None, "the transaction alone reaches the limit"
-
-
-@pytest.mark.parametrize("policy", [NO_WAIT, BACKLOG, JOINING])
-@pytest.mark.parametrize("limits", [{"max_rows": 3}, {"max_bytes": 30}], ids=["rows", "bytes"])
-def test_complete_transactions_are_committed_before_one_that_is_refused(
-    limits: dict[str, int], policy: WaitPolicy
-) -> None:
-    """Otherwise they would be aborted with it, and neither visible nor confirmed as long as cdcd halts."""
-    one = large(allows_parts=False, **limits)
-    one.wait_by(policy)
-    for chunk in (rows(), end(20), some(1), some(3, 2, 20)):
-        one.add(chunk)
-    assert len(take_all(one)) == 2
-    assert one.ready(0)
-    assert one.close().commit_lsn == 20
-    assert len(take_all(one)) == 2
-    assert one.refused(0, 0) is not None
-    assert (one.transactions, one.rows) == (0, 3)
-
-
-def test_in_a_backlog_a_part_joins_complete_transactions_where_no_size_is_refused() -> None:
-    """Nearly every batch from the server ends within a transaction: a commit for each would be slow."""
-    one = large(max_time_us=500, allows_parts=False)
-    one.wait_by(BACKLOG)
-    for chunk in (rows(), end(20), some(1)):
-        one.add(chunk)
-    assert len(take_all(one)) == 3
 
 
 def test_in_a_backlog_a_group_waits_for_more_and_no_longer_than_that() -> None:
