@@ -92,7 +92,8 @@ def error_of_fencing(
     if cls is SinkFenced:
         return error
     return cls(
-        "the broker has ended the Kafka transaction, which was open for too long; no other cdcd has taken over",
+        "the broker has ended the Kafka transaction, which may have been open for too long; no other cdcd has "
+        "taken over",
         age_s=round(age_s, 1),
         timeout_s=round(timeout_s, 1),
     )

@@ -126,11 +126,11 @@ class DeltaAccess:
             return self._failure(second if isinstance(second, OSError) else error, action)
         newest, is_refused = table.version(), isinstance(error, CommitFailedError)
         if newest == version or (not is_refused and version in (None, newest - 1)):
-            return self._failure(OSError(), action)
+            return self._failure(error, action, may_heal=True)
         return self.changed() if is_refused else self._failure(error, action)
 
-    def _failure(self, error: Exception, action: str) -> StorageError:
-        may_heal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    def _failure(self, error: Exception, action: str, *, may_heal: bool = False) -> StorageError:
+        may_heal |= isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
         return (StorageUnavailable if may_heal else StorageError)(
             f"cannot {action} a Delta table of the target ({type(error).__name__})",
             hint="check the storage of the target, and the folder _delta_log of the table",
