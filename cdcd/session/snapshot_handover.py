@@ -318,8 +318,8 @@ class SnapshotHandover:
         with_records = frozenset(() if identities is None else identities.with_records())
         await give_up(self._source, given_up, progress, before or CopyState(), with_records, self._incomplete)
         left_out = [table for table, _ in published if table.relid in excluded]
-        not_told = [table for table in left_out if table.relid not in self._ended_gaps]
-        leave_out(not_told, progress, with_records, self._incomplete)
+        not_marked = [table for table in left_out if table.relid not in self._ended_gaps]
+        leave_out(not_marked, progress, with_records, self._incomplete)
         self.copied |= relids
         new_reader = partial(
             SnapshotReader,
