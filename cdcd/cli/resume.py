@@ -124,7 +124,8 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
 
 _AFTER_GAP = (
     "changes in the gap remain missing; when the daemon streams, `cdcd snapshot start --all --compare` (or "
-    "--recopy) copies the tables again, and the stream continues meanwhile"
+    "--recopy) copies the tables again, and the stream continues meanwhile; a table with `include: false`: "
+    "`cdcd snapshot start --table SCHEMA.TABLE --recopy`"
 )
 _NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send it SIGHUP, to continue"
 _NOT_ASKED = "if the daemon runs, send it SIGHUP to continue, otherwise start it"

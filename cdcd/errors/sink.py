@@ -233,8 +233,9 @@ class GapInTopic(SparkReadError):
     code = "CDCD-GAP"
     hint = (
         "the missing changes never arrive: run `cdcd snapshot start --all --recopy` to copy the tables again "
-        "while the stream continues, or `cdcd resnapshot`; or start the mirror with --accept-gaps: its table "
-        "then retains its rows, including those that were deleted in the gap"
+        "while the stream continues, or `cdcd resnapshot`; a table with `include: false`: `cdcd snapshot start "
+        "--table SCHEMA.TABLE --recopy`; or start the mirror with --accept-gaps: its table then retains its "
+        "rows, including those that were deleted in the gap"
     )
 
 

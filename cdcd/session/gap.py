@@ -11,9 +11,10 @@ Must not: decide that a gap is accepted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import structlog
 
@@ -39,13 +40,25 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 _BYTES_OF_A_MARKER = 512
 _GAP_HINT = (
     "each reader of the topics reads the marker (op g). Unless a new snapshot follows, run `cdcd snapshot start "
-    "--all --recopy` to copy the tables again"
+    "--all --recopy` to copy the tables again; a table with `include: false`: `cdcd snapshot start --table "
+    "SCHEMA.TABLE --recopy`"
 )
 _NOT_COPIED_HINT = (
     "snapshot.overrides excludes these tables from the new snapshot, so their topics lack the changes in the gap: "
     "run `cdcd snapshot start --table SCHEMA.TABLE --recopy` to copy them again"
 )
 _SHOWN = 10
+
+
+class Markers(NamedTuple):
+    """Markers that are durable: their commit LSN, and the number of the last one.
+
+    `ended`: the topics, by relid, of the tables that the new snapshot does not copy.
+    """
+
+    lsn: Lsn
+    tx_seq: int
+    ended: dict[int, str]
 
 
 def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int, Lsn]:
@@ -98,8 +111,8 @@ async def mark_gap(
     writer: Writer,
     timelines: Timelines,
     new_context: Callable[[TransactionInfo, int], TransactionContext],
-) -> tuple[Lsn, int]:
-    """Write the markers and wait until they are durable; return their commit LSN, and the number of the last one.
+) -> Markers:
+    """Write the markers and wait until they are durable.
 
     `tables`: each with its own gap. `new_context` takes the timeline too. Raises the errors of planning and writing.
     """
@@ -109,8 +122,11 @@ async def mark_gap(
     if stored.copy is not None and stored.copy.point_lsn - 1 == lsn:
         tx.tx_seq = stored.copy.tx_seq
     markers: list[Record] = []
+    ended: dict[int, str] = {}
     for relation, own_gap in tables:
         plan = await plans.plan(relation)
+        if own_gap != gap:
+            ended[relation.relid] = plan.topic
         markers += encode_gap(plan, lsn=lsn, details=gap_details(own_gap), tx=tx)
     after = CommitPosition(
         stored.commit_lsn,
@@ -118,7 +134,7 @@ async def mark_gap(
         stored.commit_us,
         transactions=0,
         phase=stored.phase,
-        snapshot_tables=stored.snapshot_tables,
+        snapshot_tables=with_topics(stored.snapshot_tables, ended.values()),
         prepared_before=stored.prepared_before,
         part=stored.part,
         # Before a new snapshot no copy has begun: a state without tables would say that it is complete.
@@ -129,7 +145,15 @@ async def mark_gap(
     await writer.add(RecordChunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
     await writer.flush()
     _log_marked(gap, tables)
-    return lsn, tx.tx_seq
+    return Markers(lsn, tx.tx_seq, ended)
+
+
+def with_topics(begun: Sequence[str], ended: Iterable[str]) -> tuple[str, ...]:
+    """Return the topics that get a truncate event if their table is copied: also those of markers with an end.
+
+    A later start may include the table, and only the truncate event tells readers that all of its rows follow.
+    """
+    return tuple(dict.fromkeys((*begun, *ended)))
 
 
 def _log_marked(gap: Gap, tables: Sequence[tuple[Relation, Gap]]) -> None:

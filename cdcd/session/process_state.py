@@ -24,7 +24,8 @@ class ProcessState:
     """The state of a process that its sessions share.
 
     `schemas`, whose ids remain valid while a registry is down (F55); `limits`, the sizes that brokers have refused
-    (F65); `stale`, the tables rewritten during earlier snapshots; `crashes`, the server's crashes at one position.
+    (F65); `stale`, the tables rewritten during earlier snapshots; `crashes`, the server's crashes at one position;
+    `ended_gaps`, the tables that the new snapshot does not copy, and whose markers say so by an end.
     """
 
     status: Status
@@ -34,3 +35,4 @@ class ProcessState:
     limits: Limits = field(default_factory=Limits)
     stale: StaleTables = field(default_factory=StaleTables)
     crashes: ServerCrashes = field(default_factory=ServerCrashes)
+    ended_gaps: set[int] = field(default_factory=set)

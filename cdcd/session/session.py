@@ -32,7 +32,7 @@ from cdcd.errors import (
     SourceMismatch,
     SourceUnavailable,
 )
-from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
+from cdcd.lsn import INVALID_LSN, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
 from cdcd.monitoring.retry_waits import own_topics
 from cdcd.pipeline.buffers import Buffers, waiting_share
@@ -50,7 +50,7 @@ from cdcd.session.background_tasks import BackgroundTasks, StopRequested, in_bac
 from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
 from cdcd.session.fencing import error_of_fencing, refuse_if_taken_over
-from cdcd.session.gap import after_markers, gap_of_table, mark_gap
+from cdcd.session.gap import Markers, after_markers, gap_of_table, mark_gap, with_topics
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.session.incremental_parts import background_work, new_incremental_snapshots
 from cdcd.session.option_downgrade import unsafe_options
@@ -245,8 +245,13 @@ class Session:
         position = start_state.verdict
         if start_state.stored is not None and start_state.stored.gap is not None:
             markers = await self._mark_gap(start_state, start_state.stored, start_state.stored.gap, writer)
+            self._state.ended_gaps.clear()
+            self._state.ended_gaps.update(markers.ended)
             if isinstance(position, Resume):
-                position = replace(position, copy=after_markers(position.copy, *markers))
+                position = replace(position, copy=after_markers(position.copy, markers.lsn, markers.tx_seq))
+            elif isinstance(position, Snapshot):
+                begun = with_topics(position.begun_topics, markers.ended.values())
+                position = replace(position, begun_topics=begun)
         if self._config.snapshot.mode == "no_data" and start_state.is_first:
             await self._describe_tables()
         if isinstance(position, Snapshot):
@@ -342,9 +347,7 @@ class Session:
             has_block=self._config.format.transactions and not info.snapshot,
         )
 
-    async def _mark_gap(
-        self, start_state: StartState, stored: Progress, gap: Gap, writer: Writer
-    ) -> tuple[Lsn, int]:
+    async def _mark_gap(self, start_state: StartState, stored: Progress, gap: Gap, writer: Writer) -> Markers:
         """Mark an accepted gap in the topics; from then on the progress record has no gap."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
         chosen = self._config.snapshot.selection().choose(table for table, _ in tables)
@@ -372,7 +375,9 @@ class Session:
         self._commands.table_reports.retain(())
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
-        handover = SnapshotHandover(self._parts(writer), self._state.stale, self._publications.incomplete)
+        handover = SnapshotHandover(
+            self._parts(writer), self._state.stale, self._publications.incomplete, self._state.ended_gaps
+        )
         with self._status.waits.on("kafka", "the topic of signals"):
             signals_at = await first_signal(self._config, start_state.stored)
         resume = await handover.run(begin, start_state.server, self._durable_us, signals_at)
@@ -389,6 +394,7 @@ class Session:
         background: BackgroundTasks,
     ) -> None:
         self.asked_us = start_state.server.clock_us
+        self._state.ended_gaps.clear()
         opening = open_stream(self._source, start_state.options, begin.start_lsn, start_state.server)
         stream = await or_stop(opening, self._stop)
         self._own_pid = stream.backend_pid

@@ -12,7 +12,7 @@ Must not: decide that a snapshot is needed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from cdcd.monitoring.incomplete_tables import IncompleteTables
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
 from cdcd.schema.policy import NO_RULES, Policies
-from cdcd.session.abandoned_copies import give_up
+from cdcd.session.abandoned_copies import give_up, leave_out
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.parts import SessionParts
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
@@ -72,9 +72,18 @@ async def published_now(
 
 
 class SnapshotHandover:
-    """Creates the slot and copies. `stale`: tables rewritten during earlier snapshots, copied first (F81)."""
+    """Creates the slot and copies. `stale`: tables rewritten during earlier snapshots, copied first (F81).
 
-    def __init__(self, parts: SessionParts, stale: StaleTables, incomplete: IncompleteTables) -> None:
+    `ended_gaps`: tables whose topics say by the end of a gap that this snapshot does not copy them.
+    """
+
+    def __init__(
+        self,
+        parts: SessionParts,
+        stale: StaleTables,
+        incomplete: IncompleteTables,
+        ended_gaps: Collection[int] = (),
+    ) -> None:
         config = parts.config
         self._source = config.source_settings()
         standby = config.standby_settings()
@@ -93,6 +102,7 @@ class SnapshotHandover:
         self._status = parts.status
         self._stale = stale
         self._incomplete = incomplete
+        self._ended_gaps = ended_gaps
         self._signals_at = -1
         self.copied: set[int] = set()
         """The tables that this attempt copies."""
@@ -304,7 +314,12 @@ class SnapshotHandover:
         progress.to_copy(relids, excluded)
         self._incomplete.copied_now(relids)
         given_up = (only or frozenset()) - relids
-        await give_up(self._source, given_up, progress, before or CopyState(), self._incomplete)
+        identities = self._clients.topics.identities
+        with_records = frozenset(() if identities is None else identities.with_records())
+        await give_up(self._source, given_up, progress, before or CopyState(), with_records, self._incomplete)
+        left_out = [table for table, _ in published if table.relid in excluded]
+        not_marked = [table for table in left_out if table.relid not in self._ended_gaps]
+        leave_out(not_marked, progress, with_records, self._incomplete)
         self.copied |= relids
         new_reader = partial(
             SnapshotReader,

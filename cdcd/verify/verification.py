@@ -253,7 +253,9 @@ class Verification:
         if found.is_flat:
             raise CannotTell("records of the flat format do not have the transaction's id")
         if found.gap > barriers.emptied:
-            raise CannotTell("the topic has a marker of missing changes (`resume --accept-gap`)")
+            raise CannotTell(
+                "the topic has a marker of missing changes (`resume --accept-gap`, `resnapshot`)"
+            )
         if found.keyless > barriers.emptied:
             raise CannotTell("the topic has records without a key")
         if found.other_key > barriers.emptied:

@@ -283,11 +283,78 @@ def test_a_table_that_a_new_snapshot_does_not_copy_lacks_the_changes_in_the_gap(
             assert None not in gap_ends(marked)
             assert len(gap_ends(marked)) > 0
             assert "t" not in ops(marked)
+        assert daemon.status()["incomplete_topics"] == [], "the marker's end says so"
         line = daemon.events("gap_not_copied")[-1]
         assert set(line["first_tables"]) == {"public.u", "public.created"}
         for name in ("u", "created"):
             start(daemon, f"public.{name}", recopy=True)
             equals_table(reader, topics[name], postgres, database, name)
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("failpoint", ["snapshot_begun", nightly("slot_made"), "committed:3"])
+def test_a_table_that_is_excluded_between_its_marker_and_its_copy_is_listed(
+    failpoint: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Its marker has no end, so readers pass it, but neither a truncate event nor its rows follow.
+
+    At committed:3 the copy has begun: topics with rows have their truncate events, that of a new table a marker only.
+    """
+    make = "CREATE TABLE {} (id int PRIMARY KEY, body text)"
+    others = ("u", "created", "never")
+    never = [{"table": r"public\.never", "include": False}]
+    with new_daemon(
+        postgres,
+        database,
+        snapshot={"mode": "when_needed", "overrides": list(never)},
+        sink={"commit": {"max_rows": 1}},
+    ) as daemon:
+        run(
+            postgres,
+            database,
+            make.format("u"),
+            make.format("never"),
+            "INSERT INTO u VALUES (1, 'a'), (2, 'b')",
+        )
+        streamed_then_broken(postgres, database, daemon, dropped)
+        run(postgres, database, make.format("created"), "DELETE FROM u WHERE id = 1")
+        run(postgres, database, *[f"INSERT INTO {name} VALUES (3, 'gap')" for name in others])
+        daemon.environment[VARIABLE] = failpoint
+        assert daemon.start().wait_exit() == EXIT_STATUS
+        del daemon.environment[VARIABLE]
+        daemon.config["snapshot"]["overrides"] = [{"table": r"public\.(u|created|never)", "include": False}]
+        daemon.start().wait_state("streaming")
+        topics = {name: f"{daemon.name}.public.{name}" for name in others}
+        assert set(gap_ends(reader.read(topics["u"]))) == {None}
+        listed = {one["topic"] for one in daemon.status()["incomplete_topics"]}
+        assert listed >= {topics["u"], topics["created"]}
+        given_up = {line["table"] for line in daemon.events("table_streamed_only")}
+        assert given_up >= {"public.u", "public.created"}
+        for name in others:
+            start(daemon, f"public.{name}", recopy=True)
+            equals_table(reader, topics[name], postgres, database, name)
+        eventually(lambda: not daemon.status()["incomplete_topics"], "all tables are complete")
+        assert daemon.stop() == 0
+
+
+def test_a_table_that_is_included_between_its_marker_and_its_copy_gets_a_truncate_event(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Also if its topic had no rows: a mirror that has parked it at the marker's end begins it there."""
+    overrides = [{"table": r"public\.u", "include": False}]
+    with new_daemon(postgres, database, snapshot={"mode": "when_needed", "overrides": overrides}) as daemon:
+        run(postgres, database, "CREATE TABLE u (id int PRIMARY KEY, body text)")
+        streamed_then_broken(postgres, database, daemon, dropped)
+        run(postgres, database, "INSERT INTO u VALUES (1, 'in the gap')")
+        daemon.environment[VARIABLE] = "snapshot_begun"
+        assert daemon.start().wait_exit() == EXIT_STATUS
+        del daemon.environment[VARIABLE]
+        daemon.config["snapshot"]["overrides"] = []
+        daemon.start().wait_state("streaming")
+        marked = equals_table(reader, f"{daemon.name}.public.u", postgres, database, "u")
+        assert None not in gap_ends(marked)
+        assert "t" in ops(marked)
+        assert daemon.status()["incomplete_topics"] == []
         assert daemon.stop() == 0
 
 

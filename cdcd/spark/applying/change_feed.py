@@ -82,8 +82,9 @@ def _gaps(changes: DataFrame, accepted: bool) -> Iterator[tuple[Column, CdcdErro
     """Yield the markers of gaps with an end: a TRUNCATE and all rows follow one that has none."""
     if not accepted:
         hint = (
-            "copy the table again (`cdcd resnapshot`), then start with an empty target and a new checkpoint; or pass "
-            "accept_gaps=True: the table then lacks these changes"
+            "copy the table again (`cdcd resnapshot`; a table with `include: false`: `cdcd snapshot start --table "
+            "SCHEMA.TABLE --recopy`), then start with an empty target, a new checkpoint and accept_gaps=True: the "
+            "copied rows follow the marker. Without a copy, accept_gaps=True leaves the table without these changes"
         )
         has_end = F.col("special")["gap.to_lsn"].isNotNull() if "special" in changes.columns else F.lit(True)
         missing = GapInTopic("the topic has a gap marker: changes are missing there", hint=hint)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from cdcd.errors import GapInTopic, SourceTimeline, SparkReadError
+from cdcd.errors import GapInTopic, SourceMismatch, SourceTimeline, SparkReadError
 from cdcd.lsn import parse_lsn
 from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
 
@@ -44,9 +44,11 @@ class Sequence(NamedTuple):
 
 
 _NEVER_HAPPENED = (
-    "copy the tables again (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new snapshot the "
-    "mirror would retain changes that are not in the server's history"
+    "copy the tables again (`cdcd resnapshot`; a table with `include: false`: `cdcd snapshot start --table "
+    "SCHEMA.TABLE --recopy`), then start the mirror with --accept-gaps; without a new snapshot the mirror would "
+    "retain changes that are not in the server's history"
 )
+_SERVER_REPLACED = (SourceTimeline.code, SourceMismatch.code)
 BEGINNING = Sequence(0, -1, SNAPSHOT, 0)
 
 _TOO_LARGE = (
@@ -99,7 +101,7 @@ def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
             f"a change of one row is missing because it was too large for Kafka: see {letters}",
             _TOO_LARGE,
         )
-    elif reason == SourceTimeline.code or to_lsn <= from_lsn:  # F58
+    elif reason in _SERVER_REPLACED or to_lsn <= from_lsn:  # F58
         message, hint = (
             "the last changes before the gap never happened on the server that cdcd reads now",
             _NEVER_HAPPENED,

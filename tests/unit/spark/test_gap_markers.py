@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.errors import GapInTopic, SlotLost, SourceTimeline
+from cdcd.errors import GapInTopic, SlotLost, SourceMismatch, SourceTimeline
 from cdcd.model import Gap
 from cdcd.session.gap import gap_details
 from cdcd.spark.decoding.events import BEGINNING, Event, check_gap
@@ -25,6 +25,8 @@ def _marker(gap: Gap) -> Event:
         (Gap(500, 600, SourceTimeline.code, 8), False),
         (Gap(0, 600, SourceTimeline.code, 8), False),
         (Gap(500, 450, SlotLost.code, 8), False),
+        # of a table that the new snapshot excludes: the end is after the start, whatever the new server's WAL is
+        (Gap(500, 501, SourceMismatch.code, 8), False),
     ],
 )
 def test_a_reader_learns_that_its_last_changes_never_happened_on_the_server(
@@ -34,6 +36,7 @@ def test_a_reader_learns_that_its_last_changes_never_happened_on_the_server(
         check_gap(_marker(gap), "t", is_accepted=False)
     assert ("never happened" in caught.value.message) == (not has_happened)
     assert "resnapshot" in caught.value.advice
+    assert "cdcd snapshot start --table SCHEMA.TABLE --recopy" in caught.value.advice
     check_gap(_marker(gap), "t", is_accepted=True)
 
 
