@@ -152,7 +152,12 @@ def expanded(text: str, **context: object) -> Schema:
     try:
         return expand(load(text))
     except NotASchema as error:
-        raise SparkReadError(str(error), hint=_FOREIGN_HINT, **context) from error
+        raise foreign_schema(error, **context) from error
+
+
+def foreign_schema(error: NotASchema, **context: object) -> SparkReadError:
+    """Return the error of a registered schema that cdcd cannot have registered."""
+    return SparkReadError(str(error), hint=_FOREIGN_HINT, **context)
 
 
 def _size(avro: Schema, known: dict[int, int]) -> int:

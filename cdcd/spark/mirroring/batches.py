@@ -371,7 +371,9 @@ class MirrorBatches:
                 raise
         except RegistryRefused:
             pass  # `readable` raises it again, unless a record has a schema that is not Avro
-        rest = readable(look, self._schema_of)
+        known = None if is_left else self.version.tables.get(look.topic)
+        own = None if known is None else known.schema_id or None
+        rest = readable(look, self._schema_of, own=own, is_left=is_left)
         try:
             return self._plan_of(rest, before, is_left=is_left)
         except DECODING_ERRORS as error:

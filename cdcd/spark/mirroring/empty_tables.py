@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from cdcd.errors import MirrorInconsistent, RegistryRefused, SparkReadError
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Cluster
-from cdcd.spark.decoding.schemas import access_of, schema_by_id, topic_versions
+from cdcd.spark.decoding.schemas import NotASchema, access_of, foreign_schema, schema_by_id, topic_versions
 from cdcd.spark.mirroring.retries import LOGIN
 from cdcd.spark.source.prefix_topics import topics_of
 from cdcd.spark.tables.plan import with_fields
@@ -101,7 +101,10 @@ def described(connection: Connection, topic: str) -> TableEntry | None:
     if not versions.values:
         return None
     number = versions.values[-1].schema_id
-    schemas = {number: schema_by_id(access, number)}
+    try:
+        schemas = {number: schema_by_id(access, number)}
+    except NotASchema as error:
+        raise foreign_schema(error, topic=topic, schema_id=number) from error
     if not isinstance(schemas[number], dict) or "fields" not in schemas[number]:
         raise SparkReadError("a value schema is not an envelope", topic=topic)
     entry = TableEntry(topic, keyed=True if versions.keys else None, relid=relid_of(schemas[number]))

@@ -111,7 +111,10 @@ def plan_table(
     entry, order, left = of_newest_table(entry, order, schemas, last)
     keyed = look.keyed_rows > 0 or bool(entry.keyed)
     if entry.keyed is False and look.keyed_rows:
-        raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
+        raise MirrorInconsistent(
+            "a table without a key now has one, or a record that cdcd did not write: mirror it again",
+            topic=look.topic,
+        )
     columns = continued_columns(entry, order, schemas)
     held, written = entry, schemas
     entry = with_fields(entry, order, schemas, columns)
@@ -276,7 +279,7 @@ def _emptied_at(
     for event in found:
         if event.op not in ("g", "t") and event.sequence > emptied:  # a TRUNCATE drops what is before it
             raise MirrorInconsistent(
-                "a keyed table has a change without a key",
+                "a keyed table has a change without a key, or a record that cdcd did not write",
                 topic=topic,
                 timeline=event.sequence.timeline,
                 commit_lsn=event.sequence.commit_lsn,

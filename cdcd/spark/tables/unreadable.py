@@ -3,7 +3,8 @@
 In: what decoding raised; the records of a batch.
 Out: whether the error is one of a record; the records that are readable; the first one that is not, with its place.
 Invariant: an outage, an error of a disk and a schema that its source does not have are no errors of a record: they
-end the mirror, or are tried again, because every table would be parked for them. No text has a value of a record.
+end the mirror, or are tried again, because every table would be parked for them. Of a table that is left out already
+a schema that its source does not have is one of a record, else there is no way out. No text has a value of a record.
 Must not: do I/O except fetching schemas by id; use Spark.
 """
 
@@ -18,6 +19,7 @@ from fastavro.schema import SchemaParseException
 
 from cdcd.errors import CdcdError, MirrorInconsistent, RegistryRefused, SparkReadError
 from cdcd.spark.decoding.events import read_events
+from cdcd.spark.decoding.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.decoding.schemas import Schema, expand, parsed_physical, schema_id, value_record
 from cdcd.spark.tables.plan import Look, SchemaSource
 
@@ -40,6 +42,11 @@ _HINT = (
     "find out who writes to the topic, and revoke its right (only cdcd writes there); then copy the table again: "
     "`cdcd snapshot start --table SCHEMA.TABLE --recopy`. A topic that is not of a table: `drop-table`"
 )
+_OTHER_SOURCE_HINT = (
+    "read from the registry that cdcd writes to (registry.url in its configuration): this one does not belong to the "
+    "topics, or has given its ids anew after a loss. If its schemas cannot be restored: `drop-table`, then copy the "
+    "table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`"
+)
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -61,12 +68,17 @@ def id_or_none(value: bytes) -> int | None:
         return None
 
 
-def schema_of_changes(topic: str, number: int, schema_by_id: SchemaSource) -> Schema | None:
-    """Return a schema, None if it is not one of changes. Raises what its source raises if it cannot be fetched."""
+def schema_of_changes(
+    topic: str, number: int, schema_by_id: SchemaSource, *, is_left: bool = False
+) -> Schema | None:
+    """Return a schema, None if it is not one of changes. Raises what its source raises if it cannot be fetched.
+
+    `is_left`: the table is parked or dropped: None, too, if the source answers that it does not have the schema.
+    """
     try:
         schema = _fetched(topic, number, schema_by_id)
-    except RegistryRefused as refused:  # `kind`: it has the schema, which is not Avro
-        if "kind" not in refused.context:
+    except (RegistryRefused, SparkReadError) as refused:  # `kind`: it has the schema, which is not Avro
+        if "kind" not in refused.context and not (is_left and _is_absent(refused, number)):
             raise
         return None
     except (ValueError, RecursionError) as error:  # `NotASchema`
@@ -81,6 +93,13 @@ def schema_of_changes(topic: str, number: int, schema_by_id: SchemaSource) -> Sc
     return schema
 
 
+def _is_absent(error: CdcdError, number: int) -> bool:
+    """Return whether a source has answered that it has no schema with this id."""
+    if isinstance(error, RegistryRefused):
+        return error.context.get("error_code") == SCHEMA_NOT_FOUND
+    return error.context.get("schema_id") == number  # of a registry's answers only RegistryRefused has it
+
+
 def _fetched(topic: str, number: int, schema_by_id: SchemaSource) -> Schema:
     """Return a schema. If its source refuses it, the log says of which topic it is, which the error does not."""
     try:
@@ -90,21 +109,41 @@ def _fetched(topic: str, number: int, schema_by_id: SchemaSource) -> Schema:
         raise
 
 
-def readable(look: Look, schema_by_id: SchemaSource) -> Look:
+def readable(
+    look: Look, schema_by_id: SchemaSource, *, own: int | None = None, is_left: bool = False
+) -> Look:
     """Return the summary of a topic without the records that are no changes: the fold says where they are.
 
-    Raises what the source of the schemas raises.
+    `own`: the id of the table's columns, None if not known; `is_left`: see `schema_of_changes`. Raises what the
+    source of the schemas raises, and SparkReadError if it has another schema under `own`.
     """
     schemas: dict[int, Schema] = {}
     for number in sorted({one for one in map(id_or_none, look.last_values) if one is not None}):
-        schema = schema_of_changes(look.topic, number, schema_by_id)
+        schema = schema_of_changes(look.topic, number, schema_by_id, is_left=is_left)
         if schema is not None:
             schemas[number] = schema
+        elif own is not None:
+            _check_source(look.topic, own, schema_by_id)
     return replace(
         look,
         last_values=_changes(look.last_values, schemas),
         keyless_values=_changes(look.keyless_values, schemas),
     )
+
+
+def _check_source(topic: str, own: int, schema_by_id: SchemaSource) -> None:
+    """Raise SparkReadError if a source has another schema under the id of a table's columns.
+
+    It is another system's registry, or one that gave its ids anew: the records are cdcd's, and every table would be
+    parked for them.
+    """
+    if schema_of_changes(topic, own, schema_by_id) is None:
+        raise SparkReadError(
+            "the source of the schemas has another schema under the id of the table's columns",
+            hint=_OTHER_SOURCE_HINT,
+            topic=topic,
+            schema_id=own,
+        )
 
 
 def _changes(values: Iterable[bytes], schemas: Mapping[int, Schema]) -> tuple[bytes, ...]:

@@ -16,6 +16,7 @@ import pytest
 
 from cdcd.errors import MirrorInconsistent, RegistryRefused, RegistryUnavailable, SparkReadError
 from cdcd.spark.mirroring.batches import MirrorBatches, OnError
+from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.mirroring.records import Records, RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.source_position import SourcePosition
@@ -98,6 +99,7 @@ FOREIGN: dict[str, tuple[bytes, str | None]] = {
     "a schema that is a text": (framed(), '"string"'),
     "a schema that is a number": (framed(), "5"),
     "another record": (framed(), json.dumps(_X | {"fields": [{"name": "a", "type": "string"}]})),
+    "an enum without symbols": (framed(), '{"type": "enum", "name": "x"}'),
     "an unknown type": (framed(), json.dumps(_X | {"fields": [{"name": "a", "type": "com.other.Y"}]})),
     "a record without fields": (framed(), json.dumps(_X)),
 }
@@ -198,6 +200,98 @@ def test_no_table_is_parked_for_an_outage_or_a_schema_that_is_lost(
     with pytest.raises(type(error)):
         shop.run(schema_of=schema_of)
     assert read_mirror(tmp_path).version.parked == {}
+
+
+ORDERS = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "a", "type": "string"}]})
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["other ids", "new ids"])
+@pytest.mark.parametrize("on_error", ["park", "fail"])
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_no_table_is_parked_for_a_registry_that_has_other_schemas(
+    tmp_path: Path, has_rows: bool, on_error: OnError, lost: bool
+) -> None:
+    """A mirror that is started with the registry of another system, or one that gave its ids anew."""
+    shop = Shop(tmp_path)
+    shop.run()
+    known = set(shop.schemas)
+    if lost:  # the records have an id that the mirror has not seen
+        shop.add(framed(number=FOREIGN_ID), key=b"\0\0\0\0\2\2")
+    if has_rows:
+        shop.commit(A.insert(id=2), B.insert(id=2))
+    else:
+        shop.commit(B.insert(id=2))
+        shop.commit(A.truncate(), A.copied(id=2))
+    with pytest.raises(SparkReadError, match="another schema under the id") as raised:
+        shop.run(on_error, schema_of=lambda _: json.loads(ORDERS))
+    assert type(raised.value) is SparkReadError
+    assert raised.value.context["schema_id"] in known
+    assert read_mirror(tmp_path).version.parked == {}
+    shop.schemas[FOREIGN_ID] = ORDERS  # with the right registry
+    if not lost:
+        assert shop.run(on_error).parked == {}
+        assert (2 in shop.ids(A), shop.ids(B)) == (True, [1, 2])
+    elif on_error == "park":
+        assert list(shop.run().parked) == [A.topic]
+
+
+LOST_SCHEMAS = [
+    RegistryRefused("the registry has no schema with this id", schema_id=FOREIGN_ID, error_code=40403),
+    SparkReadError("the schema topic has no schema with this id", topic="t", schema_id=FOREIGN_ID),
+]
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+@pytest.mark.parametrize("error", LOST_SCHEMAS, ids=["registry", "schema topic"])
+def test_a_record_under_an_id_that_is_not_known_leaves_a_way_out(
+    tmp_path: Path, error: Exception, has_key: bool
+) -> None:
+    """The table is dropped, or was parked before; a copy resumes it."""
+    shop = Shop(tmp_path)
+
+    def schema_of(number: int) -> Any:
+        if number == FOREIGN_ID:
+            raise error
+        return shop.schema_of(number)
+
+    shop.run()
+    shop.add(framed(), key=b"\0\0\0\0\2\2" if has_key else None)
+    with pytest.raises(type(error)):
+        shop.run(schema_of=schema_of)
+    drop_table(tmp_path, A.name)
+    shop.commit(B.insert(id=2))
+    assert A.topic not in shop.run(schema_of=schema_of).tables
+    assert shop.ids(B) == [1, 2]
+    shop.commit(A.truncate(), A.copied(id=5))
+    assert A.topic in shop.run(schema_of=schema_of).tables
+    assert shop.ids(A) == [5]
+
+    shop.add(b"{}")
+    assert list(shop.run(schema_of=schema_of).parked) == [A.topic]
+    shop.add(framed(), key=b"\0\0\0\0\2\2" if has_key else None)
+    shop.commit(B.insert(id=3))
+    assert list(shop.run(schema_of=schema_of).parked) == [A.topic]
+    assert shop.ids(B) == [1, 2, 3]
+    shop.commit(A.truncate(), A.copied(id=6))
+    assert list(shop.run(schema_of=schema_of).parked) == []
+    assert shop.ids(A) == [6]
+
+
+def test_a_registry_that_is_away_is_no_foreign_record_of_a_parked_table(tmp_path: Path) -> None:
+    """The record may be the TRUNCATE of its copy."""
+    shop = Shop(tmp_path)
+    shop.run()
+    shop.add(b"{}")
+    assert list(shop.run().parked) == [A.topic]
+    shop.commit(A.truncate(), A.copied(id=5))
+
+    def schema_of(number: int) -> Any:
+        raise RegistryRefused("the registry refuses the login", schema_id=number, error_code=40101)
+
+    with pytest.raises(RegistryRefused):
+        shop.run(schema_of=schema_of)
+    assert shop.run().parked == {}
+    assert shop.ids(A) == [5]
 
 
 def test_a_mirror_that_parks_no_table_ends_with_the_place_of_the_record(tmp_path: Path) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.clients.connection import GivenAccess
+from cdcd.spark.clients.connection import Connection, GivenAccess
+from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.decoding.change_columns import ErrorPolicy
 from cdcd.spark.decoding.decode import decoding_of
 from cdcd.spark.decoding.reader_schema import reading_of
 from cdcd.spark.decoding.schemas import MOST_TYPES, load, value_subject
+from cdcd.spark.mirroring.empty_tables import EmptyTables
 from cdcd.spark.testing import Database, Table
 from tests.spark.unit.test_foreign_records import FOREIGN, FOREIGN_ID, A, Shop, framed
 
@@ -80,3 +82,25 @@ def test_a_table_with_the_most_columns_is_read() -> None:
     names = {f"c{number}": "numeric(10,2)" for number in range(1600)}
     wide = Table("public.wide", names, key=["c0"])
     assert load(wide.value_text)["type"] == "record"
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_an_empty_topic_with_a_schema_of_another_program_is_left_out(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = GivenAccess(((7, SCHEMAS[name]),), ((value_subject(A.topic), (7,)),))
+    connection = Connection("127.0.0.1:1", "testing", registry=access)
+    tables = EmptyTables(cast(Cluster, EmptyTopic()), connection)
+    assert [tables.look([]), tables.look([]), tables.look([])] == [[], [], []]
+    (line,) = [one for one in caplog.messages if "has no row yet, and is not in the mirror" in one]
+    assert line.startswith(A.topic)
+
+
+class EmptyTopic:
+    """A cluster with the topic of a table and no record in it."""
+
+    def partitions(self) -> dict[str, list[int]]:
+        return {A.topic: [0]}
+
+    def high_watermarks(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(places, 0)
