@@ -396,6 +396,11 @@ class BlockingCopyState:
     empties: bool = False
     has_failed: bool = False
 
+    @property
+    def copies_nothing(self) -> bool:
+        """Whether the condition is FALSE: the command accepts the rows that the topic has."""
+        return self.where is not None and self.where.strip().lower() == "false"
+
 
 @dataclass(frozen=True, slots=True)
 class CopyState:

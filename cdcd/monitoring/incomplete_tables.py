@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Collection, Mapping
 
 from cdcd.monitoring.new_tables import NewTables
@@ -22,7 +21,6 @@ __all__ = ["IncompleteTables"]
 
 MOST_TOPICS = 50
 _WAITS = "the table has joined the publications, and its copy has not begun"
-_LATER = re.compile(r"\.v[0-9]+\Z")
 _BEGUN = "the last copy of the table is not complete, or was stopped"
 
 
@@ -139,14 +137,14 @@ class IncompleteTables:
         waited: Collection[int],
         has_records: Collection[str],
         dropped: Collection[int] = (),
-        attached: Collection[int] = (),
     ) -> None:
         """Take the result of a comparison. `seen`: `joined_now` before it; a later table may not be in the result.
 
         `waited`: the tables that waited for their copy before it. One that has left the publications meanwhile still
-        lacks its earlier rows, and so does one that has joined and left before any comparison. `has_records`: the
-        topics with records. `dropped`: the tables that do not exist any more, whether their copy waited, had begun or
-        was stopped: nothing can bring their rows. `attached`: those that are partitions of published tables now.
+        lacks its earlier rows. Of one that has joined and left before any comparison nobody knows that: it may have
+        been created, and dropped or detached, in between. `has_records`: the topics with records. `dropped`: the
+        tables that do not exist any more, whether their copy waited, had begun or was stopped: nothing can bring
+        their rows.
         """
         if self._topics.drop(dropped):
             self.is_due.set()
@@ -154,24 +152,12 @@ class IncompleteTables:
         settled = [relid for relid in seen if relid not in self._new.waiting and relid in joined]
         for relid in settled:
             topic = joined[relid]
-            if topic in has_records if relid in waited else self._has_come_and_gone(relid, topic, attached):
+            if relid in waited and topic in has_records:
                 self._topics.begin(relid, topic)
         self._leave(settled)
         for relid, topic in self._topics_of_waiting(has_records).items():
             if relid not in self._topics.joined:  # else the stream has said where its rows go
                 self._topics.join(relid, topic)
-
-    def _has_come_and_gone(self, relid: int, topic: str, attached: Collection[int]) -> bool:
-        """Return whether a table was in the publications between two comparisons only, and lacks its earlier rows.
-
-        A table that is filled, and then attached to a published one, is complete as a rule, and nothing could copy it
-        by itself any more. Of a table that comparisons had before it left, the stream still has changes, and readers
-        have all other rows. After a restart it is known by its name only, and so by its topic, or `<topic>.v2`.
-        """
-        if relid in attached or not self._new.has_come_and_gone(relid):
-            return False
-        left = {self.topic_of(name) for name in self._new.gone}
-        return topic not in left and _LATER.sub("", topic) not in left
 
     def _topics_of_waiting(self, has_records: Collection[str]) -> dict[int, str]:
         """Return the topics with records of the tables that wait.

@@ -47,8 +47,6 @@ class NewTables:
         self._has_gap = False
         self._is_before_slot = False
         self._copied: frozenset[int] = frozenset()
-        self._former: frozenset[int] = frozenset()
-        """Tables that have left the publications, as this process has found."""
 
     @property
     def published(self) -> Collection[int]:
@@ -63,16 +61,6 @@ class NewTables:
         if self.policy != "snapshot" or self._known is None:
             return False
         return relid in self.waiting or not (relid in self._published or relid in self._copied)
-
-    def has_come_and_gone(self, relid: int) -> bool:
-        """Return whether a table of the stream was in the publications between two comparisons only.
-
-        No comparison has it, so nobody knows its earlier rows. One that a comparison had before is known: the stream
-        still has changes from before it left.
-        """
-        if self.policy != "snapshot" or self._known is None:
-            return False
-        return relid not in self._published and relid not in self._copied and relid not in self._former
 
     def begin(
         self,
@@ -127,14 +115,12 @@ class NewTables:
     def accept(self, now: Published, found: TableChanges) -> bool:
         """Take the result of a comparison that is accepted; return whether anything that is stored has changed."""
         before, published = (self.waiting, self.gone), _names(now)
-        self._former |= self._published - published.keys()
         self._published = frozenset(published)
         self._known, self._has_gap, self.gone = now, self._is_before_slot, found.gone
         new = {relid: is_again for relid, is_again in found.new.items() if relid not in self._copied}
         waiting = {relid: is_again for relid, is_again in self.waiting.items() if relid in published}
         self._set(new | waiting, published)
         self._copied -= published.keys()
-        self._former -= published.keys()
         return (self.waiting, self.gone) != before
 
     def streams(self) -> None:

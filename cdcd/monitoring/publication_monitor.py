@@ -109,8 +109,7 @@ class Comparison:
     """The publications now, and the changes since `before`. `now` is None if they are not known as of one moment.
 
     `joined`: the topics of tables that had joined before the publications were read, see `IncompleteTables`.
-    `dropped`: the tables whose topics lack rows, and that do not exist any more. `attached`: tables that have
-    joined, and are partitions of published tables now: their changes go to the topics of these.
+    `dropped`: the tables whose topics lack rows, and that do not exist any more.
     """
 
     before: Published | None
@@ -121,7 +120,6 @@ class Comparison:
     new: TableChanges = _NOTHING
     joined: Mapping[int, str] = field(default_factory=dict)
     dropped: frozenset[int] = frozenset()
-    attached: frozenset[int] = frozenset()
 
 
 class PublicationMonitor:
@@ -206,8 +204,7 @@ class PublicationMonitor:
         new = self.new_tables.compare(connection, now, has_records, begun)
         unknown = frozenset(listed).difference(published_oids(now))
         dropped = unknown.difference(read_existing(connection, unknown))
-        attached = frozenset(read_attached(connection, unknown.intersection(joined), published_oids(now)))
-        return Comparison(before, now, missing, found, has_with_topic, new, joined, dropped, attached)
+        return Comparison(before, now, missing, found, has_with_topic, new, joined, dropped)
 
     def _published(self, connection: Any) -> Published | None:
         """Return the publications, None while a published table is locked."""
@@ -254,9 +251,7 @@ class PublicationMonitor:
             self._is_stored = False
         self._accept(comparison.now)
         has_records = () if self._store is None else self._store.with_records()
-        self.incomplete.settle(
-            comparison.joined, waited, frozenset(has_records), comparison.dropped, comparison.attached
-        )
+        self.incomplete.settle(comparison.joined, waited, frozenset(has_records), comparison.dropped)
         return None
 
     def copied(self, relids: Collection[int]) -> None:

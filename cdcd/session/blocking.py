@@ -115,7 +115,8 @@ class BlockingSnapshots:
             raise SnapshotRefused("the table is being copied incrementally", hint=hint, table=table.title)
         before = self._copies.blocking.get(table.relid)
         empties = command.recopy or (before is not None and before.empties)
-        if not table.has_key and not empties:
+        state = BlockingCopyState(topic, command.where, empties)
+        if not table.has_key and not empties and not state.copies_nothing:
             if command.where is not None:
                 raise SnapshotRefused(
                     "the table has no key, and after an interruption its rows would arrive twice",
@@ -128,7 +129,7 @@ class BlockingSnapshots:
                     hint=_TWICE_HINT,
                     table=table.title,
                 )
-        return BlockingCopyState(topic, command.where, empties)
+        return state
 
     def wake(self) -> None:
         """Begin to copy the tables that a command has added."""

@@ -4,7 +4,8 @@ In: an exported snapshot, the hold of the stream, the tables.  Out: their rows, 
 Invariant: rows are written only at a hold that the stream has reached. A table is left to copy until the position
 after its last row. Before the first row of a table without a key, the progress record says that its next attempt
 begins with a truncate event: such rows cannot be replaced one by one. The first attempt begins with one if the topic
-has records: the stream may have written some of the rows since the command.
+has records: the stream may have written some of the rows since the command. Neither is so where the condition is
+FALSE: without rows there is none to be written twice, and the command accepts those that the topic has.
 Must not: end a table's copy for a reason of another table.
 """
 
@@ -276,7 +277,8 @@ class BlockingCopy:
         self, tables: list[tuple[CopiedTable, Relation]], workers: CopyWorkers, point_lsn: Lsn, hold: Hold
     ) -> Mapping[int, CdcdError]:
         parts, plans = self._parts, PlacedPlans(self._parts.plans)
-        keyless = {table.relid for table, _ in tables if not table.has_key}
+        without_key = {table.relid for table, _ in tables if not table.has_key}
+        keyless = {relid for relid in without_key if not parts.copies.blocking[relid].copies_nothing}
         positions = BlockingPositions(
             parts.copies, keyless, point_lsn, lambda: parts.pump.progress.with_copies(hold.position)
         )

@@ -13,6 +13,7 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SnapshotIncomplete
+from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 from cdcd.spark.source.commits import Commits
 from cdcd.spark.source.source_options import parse_options
@@ -141,6 +142,37 @@ def test_an_interrupted_first_copy_is_not_shown_as_complete_before_a_copy_is(
         assert lacking(daemon) == set()
         rows = folded(reader.read(f"{daemon.name}.public.big")).values()
         assert {row["id"] for row in rows} == set(range(1, BIG + 1))
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["at once", "after a crash"])
+def test_a_command_accepts_the_rows_that_a_table_without_a_key_has(
+    is_interrupted: bool, source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """No row is copied, so that none arrives twice; and no truncate event takes the rows that there are."""
+    server, database = source
+    run(server, database, "ALTER TABLE big DROP CONSTRAINT big_pkey", "ALTER TABLE big REPLICA IDENTITY FULL")
+    sink: dict[str, Any] = {"commit": {"max_rows": 500}}
+    with with_small_units(new_daemon(server, database, snapshot={"workers": 1}, sink=sink)) as daemon:
+        interrupted(daemon, "excluded", source)
+        await_confirmed(server, daemon)
+        assert listed(daemon) == lacking(daemon) == {"big"}
+        before = [event.op for event in reader.read(f"{daemon.name}.public.big")]
+        assert command(daemon, "start", "public.big", blocking=True, where="n = 0")[0] == 422
+        if is_interrupted:
+            assert daemon.stop() == 0
+            daemon.environment[VARIABLE] = "hold_reached"
+            daemon.start().wait_state("streaming")
+        start(daemon, "public.big", blocking=True, where=" FALSE")
+        if is_interrupted:
+            assert daemon.wait_exit() == EXIT_STATUS
+            del daemon.environment[VARIABLE]
+            daemon.start().wait_state("streaming")
+        eventually(lambda: not listed(daemon), "the rows are accepted")
+        await_copied(daemon)
+        run(server, database, "INSERT INTO big VALUES (0, 0, '')")
+        await_confirmed(server, daemon)
+        assert listed(daemon) == lacking(daemon) == set()
+        assert [event.op for event in reader.read(f"{daemon.name}.public.big")] == [*before, "c"]
 
 
 def test_a_table_that_was_dropped_during_its_first_copy_lacks_nothing(

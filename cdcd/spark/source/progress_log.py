@@ -196,6 +196,8 @@ class ProgressLog:
             self._entry = entry = Entry()
         self._refuse_undescribed()
         self._refuse_unlisted(entry.unnamed_of(ends))
+        if has_all and entry.place(ends) is None:  # nothing completes the last transaction of a retired slot
+            entry.slots.end_deleted(self._deleted.has_all)
         if not has_all or entry.place(ends) is None:
             return []  # the partitions' ends are inside a transaction or a snapshot
         self._rewind()

@@ -157,11 +157,15 @@ class Slots:
         self.open: dict[str, Parts] = {}
         self._loading: dict[str, frozenset[str]] = {}
         self._positions = SlotPositions()
+        self._sent: set[str] | None = None
+        """The slots with a record since the last look for deleted topics, None before the first look."""
         self.writers = Writers()
 
     def add(self, record: Commit) -> Commit | None:
         """Return the commit that the next record completes, None for a part."""
         self.writers.add(record)
+        if self._sent is not None:
+            self._sent.add(record.slot)
         parts = self.open.pop(record.slot, None)
         self._positions.add(record)
         if not record.is_part or record.slot not in self._loading:
@@ -208,9 +212,13 @@ class Slots:
         return self._positions.together
 
     def end_deleted(self, are_gone: Callable[[frozenset[str]], bool]) -> Mapping[str, frozenset[str]]:
-        """End the slots whose topics are all gone, as others have replaced them; return the topics of each."""
+        """End the slots whose topics are all gone, as others have replaced them; return the topics of each.
+
+        One that has sent a record since the last call runs: its position goes on, although it has no topic.
+        """
         ended: dict[str, frozenset[str]] = {}
-        for slot in sorted(self.together):
+        runs, self._sent = self._sent or set(), set()
+        for slot in sorted(self.together - runs):
             written = self.open[slot].offsets.keys() if slot in self.open else frozenset[str]()
             topics = self._positions.topics(slot) | written | self._loading.get(slot, frozenset())
             if topics and self.together and are_gone(topics):

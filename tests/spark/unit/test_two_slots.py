@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cdcd.errors import SnapshotIncomplete
@@ -317,6 +319,57 @@ def test_a_retired_slot_is_ended_although_it_left_a_part_of_a_transaction(kafka:
     del kafka.topics[T]
     kafka.progress(30, {U: 30}, "b")
     assert read() == {U: (0, 30)}
+
+
+@pytest.mark.parametrize("last", [{"is_part": True}, {"snapshot": [T]}], ids=["part", "snapshot"])
+@pytest.mark.parametrize("loading", ["true", "false"])
+def test_a_new_query_does_not_wait_for_the_last_transaction_of_a_retired_slot(
+    kafka: Planned, last: dict[str, Any], loading: str
+) -> None:
+    """No complete commit of the slot names the topic, and compaction has removed nothing yet."""
+    kafka.topics = {T: PlannedTopic("t", 10), U: PlannedTopic("u", 30)}
+    kafka.describe(T, U, slot="a")
+    kafka.progress(5, {U: 5}, "a")
+    kafka.progress(10, {T: 10}, "a", **last)
+    kafka.describe(U, slot="b")
+    kafka.progress(20, {U: 20}, "b")
+    kafka.progress(30, {U: 30}, "b")
+    waiting = Query()
+    assert waiting.batch() == {}, "the slot may go on"
+    del kafka.topics[T]
+    assert read() == waiting.batch() == {U: (0, 30)}
+    query = Query(loading=loading)
+    assert query.batch() == {U: (0, 30)}
+    kafka.topics[U].end = 40
+    kafka.progress(40, {U: 40}, "b")
+    query.again()
+    assert query.batch() == {U: (30, 40)}
+    assert query.reader.position(query.ends[-1]).end_lsn == 48
+
+
+def test_a_slot_that_runs_without_topics_has_a_position(kafka: Planned) -> None:
+    """`wait` for the slot ends; and its records are not a reason to look for its topics each time."""
+    retired(kafka)
+    query = Query(loading="true")
+    query.batch()
+    del kafka.topics[T]
+    kafka.progress(30, {U: 30}, "b")
+    query.batch()
+    assert query.reader.position(query.ends[-1]).ended == {"a"}
+    kafka.describe(slot="a", incomplete={})
+    for lsn in (40, 50):
+        kafka.asked.clear()
+        kafka.progress(lsn, {}, "a")
+        kafka.progress(lsn + 5, {U: lsn}, "b")
+        query.batch()
+        slots = query.reader.position(query.ends[-1]).slots
+        assert (slots["a"].end_lsn, slots["b"].end_lsn) == (lsn + 8, lsn + 13)
+        assert loading_of(query.ends[-1]) == frozenset()
+        assert T not in kafka.asked
+    kafka.progress(70, {U: 46}, "b")
+    query.batch()
+    position = query.reader.position(query.ends[-1])
+    assert (position.end_lsn, position.ended) == (78, {"a"}), "it has retired"
 
 
 def test_a_slot_lives_again_with_its_next_record_after_its_topics_were_deleted(kafka: Planned) -> None:

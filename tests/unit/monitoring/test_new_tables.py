@@ -56,11 +56,7 @@ class Monitored:
         self.watch.begin(self.identities, is_anew=is_anew, has_gap=has_gap)
 
     def sees(
-        self,
-        now: Published,
-        seen: dict[int, str] | None = None,
-        dropped: Iterable[int] = (),
-        attached: Iterable[int] = (),
+        self, now: Published, seen: dict[int, str] | None = None, dropped: Iterable[int] = ()
     ) -> str | None:
         """Compare; `seen`: the tables that had joined when the publications were read, by default all by now."""
         before = self.watch._accepted
@@ -69,16 +65,7 @@ class Monitored:
         joined = self.watch.incomplete.joined_now() if seen is None else seen
         new = self.new.compare(None, now, has_records, self.watch.incomplete.begun_now())
         error = self.watch.judge(
-            Comparison(
-                before,
-                now,
-                [],
-                found,
-                new=new,
-                joined=joined,
-                dropped=frozenset(dropped),
-                attached=frozenset(attached),
-            )
+            Comparison(before, now, [], found, new=new, joined=joined, dropped=frozenset(dropped))
         )
         return None if error is None else str(error)
 
