@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import stat
@@ -128,7 +129,10 @@ def test_the_commands_of_the_pages_run(shell: Shell, postgres: PostgresServer) -
     assert "cdcd_build_info" in shell.run(shell.block(OPERATE, "curl"))
     shell.run(shell.block(OPERATE, "cdcd resume"))
     shell.run(shell.block(OPERATE, "cdcd capture").replace("--seconds 60", "--seconds 1"))
-    shell.run(peeking(shell, postgres))
+    create, rest = peeking(shell)
+    shell.run(create)
+    run_script(shell.tree["source"]["dsn"], "INSERT INTO public.orders VALUES (11)")
+    assert "INSERT" in shell.run(rest).upper()
     assert shell.stop() == 0
 
     again, *_ = shell.block(GONE, "cdcd resnapshot").splitlines()
@@ -139,15 +143,18 @@ def test_the_commands_of_the_pages_run(shell: Shell, postgres: PostgresServer) -
     assert [text for text in pages - shell.read if not text.startswith(BY_OTHERS)] == []
 
 
-def peeking(shell: Shell, postgres: PostgresServer) -> str:
-    """Return the block with psql, for a slot with a change."""
-    database, publication = shell.tree["source"]["dsn"], f"cdcd_{shell.tree['name']}"
-    slot = f"peek_{shell.tree['name']}"
-    run_script(database, f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
-    run_script(database, "INSERT INTO public.orders VALUES (11)")
+def peeking(shell: Shell) -> tuple[str, str]:
+    """Return the block with psql, for this test's database: the command that creates the slot, and the rest."""
+    database, name = shell.tree["source"]["dsn"], shell.tree["name"]
     text = (
-        shell.block(OPERATE, "psql").replace("'cdcd_shop'", f"'{publication}'").replace("'peek'", f"'{slot}'")
+        shell.block(OPERATE, "psql")
+        .replace("'cdcd_shop'", f"'cdcd_{name}'")
+        .replace("'peek'", f"'peek_{name}'")
     )
     psql = programs_from_wheel(18) / "bin" / "psql"
-    assert "psql -Atc" in text
-    return text.replace("psql -Atc", f"{shlex.quote(str(psql))} -d {shlex.quote(database)} -Atc")
+    named = re.sub(
+        r"^psql(?= )", lambda _: f"{shlex.quote(str(psql))} -d {shlex.quote(database)}", text, flags=re.M
+    )
+    create, _, rest = named.partition("\n")
+    assert "pg_create_logical_replication_slot" in create
+    return create, rest
