@@ -45,6 +45,8 @@ def end_of_commits(
     counts as the first of a segment. That is right for all LSNs at which records end: in the first 40 bytes of a page
     only a record ends that began before the page, and then none ends at its start.
     """
+    if insert_lsn < block_bytes:  # no server has records there
+        return insert_lsn
     if insert_lsn % segment_bytes == _LONG_PAGE_HEADER:
         return insert_lsn - _LONG_PAGE_HEADER
     if insert_lsn % block_bytes == _SHORT_PAGE_HEADER:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark.formats import open_tables
+from cdcd.spark.formats import file_levels
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import with_loading
@@ -132,7 +132,7 @@ def _die_at_each(
     monkeypatch: pytest.MonkeyPatch,
     spark: SparkSession | None = None,
 ) -> None:
-    for module in (compaction, open_tables):
+    for module in (compaction, file_levels):
         monkeypatch.setattr(module, "FAN", 2)
     dying: list[DyingStorage | None] = [None]
     with_logs(monkeypatch, lambda: dying[0])

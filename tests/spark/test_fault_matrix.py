@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageConflict
-from cdcd.spark.formats import open_tables
+from cdcd.spark.formats import file_levels
 from cdcd.spark.mirroring import retries as mirror_retries
 from cdcd.spark.mirroring.query import MirrorQuery
 from cdcd.spark.mirroring.start import mirror
@@ -157,7 +157,7 @@ def process_killed(case: Case, _: pytest.MonkeyPatch) -> None:
 
 def died_at_a_change(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the process at a random change of the target, again and again."""
-    for module in (compaction, open_tables):
+    for module in (compaction, file_levels):
         monkeypatch.setattr(module, "FAN", 2)
     dying: list[DyingStorage | None] = [None]
     with_logs(monkeypatch, lambda: dying[0])

@@ -54,3 +54,8 @@ def test_a_page_header_before_the_insert_position_is_no_record(insert_lsn: int, 
 @pytest.mark.parametrize("insert_lsn", [0x3000028, 0x3002018, 0x3000018, 0x3000050, 0x3002000])
 def test_for_the_usual_blocks_the_size_of_a_segment_does_not_matter(insert_lsn: int) -> None:
     assert end_of_commits(insert_lsn) == end_of_commits(insert_lsn, block_bytes=8192, segment_bytes=16 << 20)
+
+
+@pytest.mark.parametrize("lsn", [0x18, 0x28])
+def test_below_the_first_page_an_lsn_is_what_it_is(lsn: int) -> None:
+    assert end_of_commits(lsn) == lsn
