@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def test_the_client_is_destroyed(
     topic = Topic(kafka.bootstrap)
     topic.commit(records(0, 60_000))
     monkeypatch.setattr(reading, "STALL_TIMEOUT_S", 2.0)
+    gc.collect()  # clients of former tests in this process, which may start threads of their own meanwhile
     before = of_librdkafka()
     wanted, properties = topic.ranges(), {}
     if end == "fails":
