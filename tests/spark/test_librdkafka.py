@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
+import json
 import logging
 import subprocess
 import sys
+from dataclasses import astuple
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from cdcd.spark.clients import librdkafka
 from cdcd.spark.clients.kafka import Range
 from cdcd.spark.source import ranges
 from cdcd.spark.source.ranges import read_ranges
-from tests.spark.ranges import IN_USE, Topic, by_place, records, rows_of
+from tests.spark.ranges import IN_USE, Topic, by_place, records, rows_of, use
 from tests.support.running import of_librdkafka
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.topics import new_name
@@ -27,30 +28,36 @@ from tests.support.waiting import eventually
 
 @IN_USE
 @pytest.mark.parametrize("end", ["returns", "is abandoned", "fails", "cannot be created"])
-def test_the_client_is_destroyed(
-    implementation: str, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
+def test_the_client_is_destroyed(implementation: str, kafka: KafkaBroker, end: str) -> None:
+    """In a process of its own: a client of another test, whose broker has ended, starts threads at any time."""
     topic = Topic(kafka.bootstrap)
     topic.commit(records(0, 60_000))
-    monkeypatch.setattr(reading, "STALL_TIMEOUT_S", 2.0)
-    gc.collect()  # clients of former tests in this process, which may start threads of their own meanwhile
-    before = of_librdkafka()
-    wanted, properties = topic.ranges(), {}
-    if end == "fails":
-        wanted = [Range(new_name("missing"), 0, 0, 1)]
-    elif end == "cannot be created":
+    wanted = [Range(new_name("missing"), 0, 0, 1)] if end == "fails" else topic.ranges()
+    code = "import sys, tests.spark.test_librdkafka as one; one.read_and_count(*sys.argv[1:])"
+    arguments = [implementation, kafka.bootstrap, end, json.dumps([astuple(one) for one in wanted])]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def read_and_count(implementation: str, bootstrap: str, end: str, wanted: str) -> None:
+    """Read the ranges, until the reader has ended as the test says, and wait until no thread of a client is left."""
+    properties = {}
+    if end == "cannot be created":
         properties = {"ssl.ca.location": "/dev/null/missing", "security.protocol": "ssl"}
-    found = read_ranges(kafka.bootstrap, properties, wanted)
-    if end == "returns":
-        list(found)
-    elif end == "is abandoned":
-        next(found)
-        assert of_librdkafka() > before
-        found.close()
-    else:
-        with pytest.raises((SinkUnavailable, ConfigError)):
-            list(found)
-    eventually(lambda: of_librdkafka() <= before, "the end of the client's threads")
+    with pytest.MonkeyPatch.context() as patched:
+        use(implementation, patched)
+        patched.setattr(reading, "STALL_TIMEOUT_S", 2.0)
+        found = read_ranges(bootstrap, properties, [Range(*one) for one in json.loads(wanted)])
+        if end == "returns":
+            assert list(found)
+        elif end == "is abandoned":
+            next(found)
+            assert of_librdkafka()
+            found.close()
+        else:
+            with pytest.raises((SinkUnavailable, ConfigError)):
+                list(found)
+        eventually(lambda: not of_librdkafka(), "the end of the client's threads")
 
 
 @pytest.mark.parametrize(
