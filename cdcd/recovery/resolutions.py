@@ -206,9 +206,8 @@ def _reason(stored: Progress, reason: str) -> str:
 
     By this reason readers know that changes in the topics never happened on this server (F58).
     """
-    return (
-        SourceTimeline.code if stored.gap is not None and stored.gap.reason == SourceTimeline.code else reason
-    )
+    is_parted = stored.gap is not None and stored.gap.reason == SourceTimeline.code
+    return SourceTimeline.code if is_parted else reason
 
 
 def _from_lsn(stored: Progress) -> Lsn:

@@ -52,8 +52,7 @@ def _holds(port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    holder.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # after bind: for the server, not another holder
+    # Only after bind: another holder of the port is refused, and its server is not.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _given.append(holder)
     return True

@@ -19,7 +19,7 @@ from cdcd.errors import StorageError, TableLogUnreadable
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_damage import DeltaDamage
 from cdcd.spark.formats.delta_statistics import as_json
-from cdcd.spark.formats.table_log import OTHER_FILES_HINT, CommitLabel, Part
+from cdcd.spark.formats.table_log import CHANGED_HINT, OTHER_FILES_HINT, CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
@@ -28,9 +28,6 @@ __all__ = ["DeltaLog"]
 _RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 """How long the log has former versions, and a checkpoint the names of files that were removed (a week by default)."""
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
-_CHANGED_HINT = (
-    "stop the other writer; the mirror restores the version of its commit log when it tries again, or starts"
-)
 
 
 class DeltaLog:
@@ -38,7 +35,7 @@ class DeltaLog:
 
     def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
         self._target, self._folder = target, folder
-        self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
+        self._access = DeltaAccess(target, folder, _CHANGED, CHANGED_HINT)
         self._damage = DeltaDamage(target, folder)
         retention = f"interval {max(1, int(retain_s // 86_400) + 1)} days"
         self._retentions = dict.fromkeys(_RETENTIONS, retention)

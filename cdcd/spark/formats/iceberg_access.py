@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import fastavro
 
 from cdcd.errors import ConfigError, StorageConflict, StorageError
+from cdcd.spark.formats.table_log import CHANGED_HINT
 from cdcd.spark.storage.uri import Storage, Version
 
 __all__ = ["IcebergAccess", "MetadataFile", "require_iceberg"]
@@ -33,9 +34,6 @@ _MADE = re.compile(
 )
 """The files of this writer, and what a crash leaves in a local folder; the number is that of the version."""
 _CHANGED = "the Iceberg table has another version than this mirror has written: another writer changes it"
-_CHANGED_HINT = (
-    "stop the other writer; the mirror restores the version of its commit log when it tries again, or starts"
-)
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, struct.error)
 _NAME = re.compile(r"\w[\w.%=+-]{0,199}", re.ASCII)
 """The name of a file of the metadata, also of another writer."""
@@ -193,7 +191,7 @@ class IcebergAccess:
     def changed(self, **context: object) -> StorageConflict:
         """Return the error for a table that another writer has changed."""
         return StorageConflict(
-            _CHANGED, hint=_CHANGED_HINT, target=self.target.uri, table=self.folder, **context
+            _CHANGED, hint=CHANGED_HINT, target=self.target.uri, table=self.folder, **context
         )
 
     @contextmanager

@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from cdcd.spark.target.versions import BucketFile
 
-__all__ = ["OTHER_FILES_HINT", "CommitLabel", "Part", "TableLog"]
+__all__ = ["CHANGED_HINT", "OTHER_FILES_HINT", "CommitLabel", "Part", "TableLog"]
 
+CHANGED_HINT = (
+    "stop the other writer; the mirror restores the version of its commit log when it tries again, or starts"
+)
 OTHER_FILES_HINT = "restore both from one backup, or mirror into an empty target"
 
 

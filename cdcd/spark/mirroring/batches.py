@@ -328,7 +328,7 @@ class MirrorBatches:
             before = (version.dropped if is_dropped else version.tables).get(
                 look.topic, TableEntry(look.topic)
             )
-            is_left = is_dropped or before.parked is not None
+            is_left = version.is_left(look.topic)
             if look.topic in refused:
                 if not is_left:
                     failures[look.topic] = self._failure(refused[look.topic])

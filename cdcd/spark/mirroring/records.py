@@ -267,7 +267,7 @@ def looks_of(
     for one in found:
         if one.keyless and one.last is not None and one.topic in needed:
             number = id_or_none(one.last)
-            is_left = _is_left(one.topic, version)
+            is_left = version.is_left(one.topic)
             schema = (
                 None if number is None else schema_of_changes(one.topic, number, schema_of, is_left=is_left)
             )
@@ -277,12 +277,6 @@ def looks_of(
         for topic, values in records.keyless(barriers).items():
             looks[topic] = replace(looks[topic], keyless_values=tuple(values))
     return list(looks.values())
-
-
-def _is_left(topic: str, version: TargetVersion) -> bool:
-    """Whether a table is parked or dropped."""
-    entry = version.tables.get(topic)
-    return topic in version.dropped or (entry is not None and entry.parked is not None)
 
 
 def _needs_truncates(look: Look, version: TargetVersion) -> bool:

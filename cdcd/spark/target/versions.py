@@ -189,6 +189,11 @@ class TargetVersion:
     """The numbers of the complete records that still exist, with the times of their publication, the last one's
     included."""
 
+    def is_left(self, topic: str) -> bool:
+        """Whether a table is parked or dropped: its changes are left out until it is copied again."""
+        entry = self.tables.get(topic)
+        return topic in self.dropped or (entry is not None and entry.parked is not None)
+
     @property
     def base(self) -> int:
         """The number of the complete record from which the version is read."""

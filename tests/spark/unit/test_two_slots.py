@@ -347,8 +347,8 @@ def test_a_new_query_does_not_wait_for_the_last_transaction_of_a_retired_slot(
     assert query.reader.position(query.ends[-1]).end_lsn == 48
 
 
-def test_a_slot_that_runs_without_topics_has_a_position(kafka: Planned) -> None:
-    """`wait` for the slot ends; and its records are not a reason to look for its topics each time."""
+def after_the_retirement(kafka: Planned) -> Query:
+    """Return a running query that has left out slot a, whose topic was deleted."""
     retired(kafka)
     query = Query(loading="true")
     query.batch()
@@ -356,6 +356,12 @@ def test_a_slot_that_runs_without_topics_has_a_position(kafka: Planned) -> None:
     kafka.progress(30, {U: 30}, "b")
     query.batch()
     assert query.reader.position(query.ends[-1]).ended == {"a"}
+    return query
+
+
+def test_a_slot_that_runs_without_topics_has_a_position(kafka: Planned) -> None:
+    """`wait` for the slot ends; and its records are not a reason to look for its topics each time."""
+    query = after_the_retirement(kafka)
     kafka.describe(slot="a", incomplete={})
     for lsn in (40, 50):
         kafka.asked.clear()
@@ -373,13 +379,7 @@ def test_a_slot_that_runs_without_topics_has_a_position(kafka: Planned) -> None:
 
 
 def test_a_slot_lives_again_with_its_next_record_after_its_topics_were_deleted(kafka: Planned) -> None:
-    retired(kafka)
-    query = Query(loading="true")
-    query.batch()
-    del kafka.topics[T]
-    kafka.progress(30, {U: 30}, "b")
-    query.batch()
-    assert query.reader.position(query.ends[-1]).ended == {"a"}
+    query = after_the_retirement(kafka)
     kafka.topics[X] = PlannedTopic("x", 5)
     kafka.describe(X, slot="a", incomplete={"begun": {"2": X}})
     kafka.progress(35, {X: 5}, "a")
