@@ -3,15 +3,148 @@
 """The C extension of `cdcd.sink.produce_batch`, whose Python functions are its specification.
 
 In: a list of records.  Out: as in `cdcd.sink.produce_batch`.
-Must not: read anything of a record but its topic and partition.
+Invariant: a record that librdkafka refuses is given to the producer's `produce`, which raises the reason. The handle
+of a topic is destroyed before the producer can be.
+Must not: interpret keys or values.
+
+This file is also a plugin of librdkafka: `conf_init` is called where `plugin.library.paths` names it. It registers a
+function that librdkafka calls with the address of the new client, in the thread that creates it.
 """
 
+import ctypes
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
 cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
+
+cdef extern from *:
+    """
+    /* Types of librdkafka's interface, with void in place of its structures. */
+    typedef int (*cdcd_on_new_t)(void *, const void *, void *, char *, size_t);
+    typedef int (*cdcd_add_on_new_t)(void *, const char *, cdcd_on_new_t, void *);
+
+    static cdcd_add_on_new_t cdcd_add_on_new = NULL;
+    static _Thread_local void *cdcd_created = NULL;
+
+    static int cdcd_on_new(void *client, const void *conf, void *opaque, char *text, size_t size) {
+        (void) conf; (void) opaque; (void) text; (void) size;
+        cdcd_created = client;
+        return 0;
+    }
+    __attribute__((visibility("default")))
+    int conf_init(void *conf, void **opaque, char *text, size_t size) {
+        (void) opaque; (void) text; (void) size;
+        return cdcd_add_on_new == NULL ? 0 : cdcd_add_on_new(conf, "cdcd", cdcd_on_new, NULL);
+    }
+    """
+    ctypedef void* add_on_new_t "cdcd_add_on_new_t"
+    add_on_new_t cdcd_add_on_new
+    void* cdcd_created  # the client that this thread has created last
+
+ctypedef void* (*opaque_t)(void*) noexcept nogil
+ctypedef void* (*topic_new_t)(void*, const char*, void*) noexcept nogil
+ctypedef void (*topic_destroy_t)(void*) noexcept nogil
+ctypedef int (*produce_t)(void*, int32_t, int, void*, size_t, const void*, size_t, void*) noexcept nogil
+
+cdef opaque_t rd_kafka_opaque = NULL
+cdef topic_new_t rd_kafka_topic_new = NULL
+cdef topic_destroy_t rd_kafka_topic_destroy = NULL
+cdef produce_t rd_kafka_produce = NULL
+
+cdef enum:
+    COPY = 2  # RD_KAFKA_MSG_F_COPY
+
+
+cdef void* _address(function) except NULL:
+    value = ctypes.cast(function, ctypes.c_void_p).value
+    if not value:
+        raise ValueError("a function of librdkafka without an address")
+    return <void*><uintptr_t>value
+
+
+def use(add_on_new, opaque, topic_new, topic_destroy, produce):
+    """Set librdkafka's functions: those of `cdcd.sink.direct_producer.FUNCTIONS`, from ctypes."""
+    global cdcd_add_on_new, rd_kafka_opaque, rd_kafka_topic_new, rd_kafka_topic_destroy, rd_kafka_produce
+    rd_kafka_opaque = <opaque_t>_address(opaque)
+    rd_kafka_topic_new = <topic_new_t>_address(topic_new)
+    rd_kafka_topic_destroy = <topic_destroy_t>_address(topic_destroy)
+    rd_kafka_produce = <produce_t>_address(produce)
+    cdcd_add_on_new = <add_on_new_t>_address(add_on_new)
+
+
+@cython.no_gc_clear  # the producer is needed in __dealloc__
+cdef class DirectProducer:
+    """The librdkafka client of a producer that this thread has just created. Raises LookupError if it is unknown."""
+
+    cdef void* _client
+    cdef object _producer
+    cdef dict _topics  # by name, the address of the topic's handle
+    cdef PyObject* _last_topic  # valid during `produce_reported`, which holds the records
+    cdef void* _last_handle
+
+    def __init__(self, producer not None):
+        global cdcd_created
+        cdef void* client = cdcd_created
+        cdcd_created = NULL
+        self._topics = {}
+        if rd_kafka_produce == NULL or client == NULL or rd_kafka_opaque(client) != <void*>producer:
+            raise LookupError("the address of the producer's client is unknown")
+        self._producer, self._client = producer, client
+
+    def __dealloc__(self):
+        self._destroy_topics()
+
+    def close(self):
+        """Let go of the producer. It may be called again."""
+        self._client = NULL
+        self._destroy_topics()
+        self._producer = None
+
+    cdef int _destroy_topics(self) except -1:
+        topics, self._topics = self._topics, {}
+        for address in topics.values():
+            rd_kafka_topic_destroy(<void*><uintptr_t>address)
+        return 0
+
+    cdef void* _handle(self, topic) except? NULL:
+        """Return the handle of a topic, NULL if librdkafka makes none."""
+        cdef void* handle
+        address = self._topics.get(topic)
+        if address is not None:
+            return <void*><uintptr_t>address
+        name = topic.encode()
+        handle = rd_kafka_topic_new(self._client, PyBytes_AS_STRING(name), NULL)
+        if handle != NULL:
+            self._topics[topic] = <uintptr_t>handle
+        return handle
+
+    cdef bint _takes(self, tuple record) except -1:
+        """Produce a record, without a delivery report; return whether librdkafka has accepted it."""
+        cdef PyObject* topic = PyTuple_GET_ITEM(record, 0)
+        cdef const char* key = NULL
+        cdef char* value = NULL
+        cdef size_t key_bytes = 0, value_bytes = 0
+        cdef int32_t partition
+        if self._client == NULL:
+            return False
+        if topic != self._last_topic:
+            self._last_handle = self._handle(<object>topic)
+            self._last_topic = topic
+        if self._last_handle == NULL:
+            return False
+        partition = record[1]
+        if record[2] is not None:
+            key, key_bytes = PyBytes_AS_STRING(<bytes?>record[2]), PyBytes_GET_SIZE(record[2])
+        if record[3] is not None:
+            value, value_bytes = PyBytes_AS_STRING(<bytes?>record[3]), PyBytes_GET_SIZE(record[3])
+        return 0 == rd_kafka_produce(
+            self._last_handle, partition, COPY, value, value_bytes, key, key_bytes, NULL
+        )
 
 
 cdef int _mark(list records, Py_ssize_t start, uint8_t* is_reported) except -1:
@@ -50,19 +183,25 @@ cdef int _mark(list records, Py_ssize_t start, uint8_t* is_reported) except -1:
     return 0
 
 
-def produce_reported(produce, reported, list records, Py_ssize_t start):
-    """Do the same as `cdcd.sink.produce_batch.produce_batch_in_python`."""
+def produce_reported(produce, reported, list records, Py_ssize_t start, DirectProducer direct=None):
+    """Do the same as `cdcd.sink.produce_batch.produce_batch_in_python`.
+
+    `direct` produces the records that ask for no delivery report.
+    """
     cdef Py_ssize_t at = start, count = len(records)
     cdef uint8_t* is_reported = <uint8_t*>PyMem_Malloc(max(count - start, 1))
     if is_reported == NULL:
         raise MemoryError
+    if direct is not None:
+        direct._last_topic = NULL
     try:
         _mark(records, start, is_reported)
         while at < count:
-            topic, partition, key, value = <tuple>records[at]
             if is_reported[at - start]:
+                topic, partition, key, value = <tuple>records[at]
                 produce(topic, value, key, partition, reported)
-            else:
+            elif direct is None or not direct._takes(<tuple>records[at]):
+                topic, partition, key, value = <tuple>records[at]
                 produce(topic, value, key, partition)
             at += 1
     except Exception as failure:

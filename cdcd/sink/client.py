@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
 from cdcd.sink.client_log import CLIENT_LOG
+from cdcd.sink.direct_producer import direct_producer, with_plugin
 from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import RESENT_AFTER_S, SinkSettings
@@ -77,7 +78,11 @@ class Client:
         self.renewal_reason = ""
         """Why a request of the last transaction may still arrive: no transaction may begin then (F77)."""
         with making_client():
-            self._producer = Producer({**properties, "error_cb": self._errored}, logger=CLIENT_LOG)
+            self._producer = Producer(
+                with_plugin({**properties, "error_cb": self._errored}), logger=CLIENT_LOG
+            )
+        self.direct = direct_producer(self._producer)
+        """Produces records that need no delivery report; None if `Producer.produce` has to."""
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -107,6 +112,8 @@ class Client:
         producer, self._producer = self._producer, None
         if producer is None:
             return
+        if self.direct is not None:
+            self.direct.close()
         # Without the purge librdkafka would wait for the records. Each record refers to this client until its report
         # is served, invisible to the garbage collector, so the loop waits for all reports (fault 35).
         deadline_s = time.monotonic() + _REPORTS_WITHIN_S

@@ -363,7 +363,7 @@ class KafkaSink:
     ) -> tuple[int, Exception | None]:
         """Produce `records[start:]`; return the first index that was not accepted, and the exception there."""
         if not client.reports_all and not self._limits.known:
-            return produce_batch(producer.produce, client.reported, records, start)
+            return produce_batch(producer.produce, client.reported, records, start, client.direct)
         produce, reported = producer.produce, client.reported
         reported_error: Container[int] = (
             range(len(records)) if client.reports_all else ends_of_each(records, 0)

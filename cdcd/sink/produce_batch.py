@@ -50,15 +50,18 @@ def by_partition_in_python(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def produce_batch(
-    produce: Call, reported: Call, records: Sequence[Record], start: int
+    produce: Call, reported: Call, records: Sequence[Record], start: int, direct: object = None
 ) -> tuple[int, Exception | None]:
     """Produce `records[start:]`; return the index of the first record that was not accepted, and the exception.
 
     `produce` is called with topic, value, key and partition, and for the first and the last record of each
-    partition also with `reported`. Without an exception the index is the number of records.
+    partition also with `reported`. Without an exception the index is the number of records. `direct`: the producer's
+    `DirectProducer`, which takes the records without `reported` instead.
     """
     if _EXTENSION is not None and type(records) is list:
-        found: tuple[int, Exception | None] = _EXTENSION.produce_reported(produce, reported, records, start)
+        found: tuple[int, Exception | None] = _EXTENSION.produce_reported(
+            produce, reported, records, start, direct
+        )
         return found
     return produce_batch_in_python(produce, reported, records, start)
 

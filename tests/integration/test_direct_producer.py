@@ -1,0 +1,216 @@
+"""Records that librdkafka takes directly are the records that confluent-kafka's `produce` would have written."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.extensions import extension
+from cdcd.model import Record
+from cdcd.sink.direct_producer import direct_producer, with_plugin
+from cdcd.sink.kafka_sink import KafkaSink
+from cdcd.sink.produce_batch import produce_batch
+from tests.support.running import of_librdkafka
+from tests.support.sinks import make_topics, sink_settings
+from tests.support.topics import committed_records, create_topic, new_name
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(
+    extension("cdcd.sink._produce_batch") is None, reason="the Python fallbacks were asked for"
+)
+PARTITIONS = 3
+NewProducer = Callable[..., tuple[Producer, Any]]
+
+
+@pytest.fixture
+def new_producer(kafka: KafkaBroker) -> Iterator[NewProducer]:
+    """Make a transactional producer in its first transaction, with its direct one."""
+    kafka.start()
+    with contextlib.ExitStack() as stack:
+
+        def new(**properties: object) -> tuple[Producer, Any]:
+            own = {"bootstrap.servers": kafka.bootstrap, "transactional.id": new_name("direct"), **properties}
+            producer = Producer(with_plugin(own))
+            direct = direct_producer(producer)
+            assert direct is not None, "the installed librdkafka gives its plugins the client's address"
+            stack.callback(direct.close)
+            producer.init_transactions(60)
+            producer.begin_transaction()
+            return producer, direct
+
+        yield new
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    kafka.start()
+    name = new_name("direct")
+    create_topic(kafka.bootstrap, name, PARTITIONS)
+    return name
+
+
+def various(topic: str, count: int) -> list[Record]:
+    chance = random.Random(count)
+    keys = (None, b"", b"k", b"key\0\xff", b"k" * 1000)
+    values = (None, b"", b"v", b"value\0\xff", b"v" * 100_000)
+    return [
+        Record(topic, chance.randrange(PARTITIONS), chance.choice(keys), chance.choice(values))
+        for _ in range(count)
+    ]
+
+
+def of_partition(records: Sequence[Record], partition: int) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for record in records if record.partition == partition]
+
+
+def found_in(bootstrap: str, topic: str, count: int) -> list[list[tuple[bytes | None, bytes | None]]]:
+    messages = committed_records(bootstrap, topic, count)
+    return [
+        [(one.key(), one.value()) for one in messages if one.partition() == partition]
+        for partition in range(PARTITIONS)
+    ]
+
+
+class Reports:
+    """The delivery reports, and that `produce` was asked for no other ones."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.calls = 0
+        self.offsets: list[tuple[int, int]] = []
+
+    def produce(self, *arguments: object) -> None:
+        self.calls += 1
+        self._producer.produce(*arguments)  # type: ignore[arg-type]
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        self.offsets.append((partition, offset))
+
+
+def test_keys_and_values_arrive_as_they_are_in_the_order_of_each_partition(
+    new_producer: NewProducer, topic: str, kafka: KafkaBroker
+) -> None:
+    producer, direct = new_producer()
+    records = various(topic, 500)
+    reports = Reports(producer)
+    assert produce_batch(reports.produce, reports, records, 0, direct) == (len(records), None)
+    assert reports.calls == 2 * PARTITIONS, "the other records were taken directly"
+    producer.commit_transaction(60)
+    found = found_in(kafka.bootstrap, topic, len(records))
+    assert found == [of_partition(records, partition) for partition in range(PARTITIONS)]
+    ends = {(number, place) for number, one in enumerate(found) for place in (0, len(one) - 1)}
+    assert set(reports.offsets) == ends
+
+
+def test_a_full_queue_takes_the_rest_later_without_a_gap(
+    new_producer: NewProducer, topic: str, kafka: KafkaBroker
+) -> None:
+    producer, direct = new_producer(**{"queue.buffering.max.messages": 7})
+    records = [Record(topic, 0, b"%d" % number, b"v") for number in range(100)]
+    reports = Reports(producer)
+    at, stops = 0, 0
+    while at < len(records):
+        at, failure = produce_batch(reports.produce, reports, records, at, direct)
+        assert failure is None or isinstance(failure, BufferError)
+        stops += failure is not None
+        producer.flush(60)
+    assert stops >= len(records) // 7 - 1
+    producer.commit_transaction(60)
+    assert found_in(kafka.bootstrap, topic, len(records))[0] == of_partition(records, 0)
+
+
+def test_a_refused_record_is_named_with_librdkafkas_reason(new_producer: NewProducer, topic: str) -> None:
+    producer, direct = new_producer(**{"message.max.bytes": 2000})
+    good = [Record(topic, 0, b"k", b"v")] * 5
+    eventually(lambda: topic in producer.list_topics(topic, 10).topics, "the client knows the topic")
+    refused = {
+        KafkaError.MSG_SIZE_TOO_LARGE: Record(topic, 0, b"k", b"v" * 3000),
+        KafkaError._UNKNOWN_PARTITION: Record(topic, PARTITIONS, b"k", b"v"),
+    }
+    producer.produce(topic, b"first")
+    producer.flush(60)
+    for code, bad in refused.items():
+        # Between others of its partition, so that it asks for no report and is taken directly.
+        records = [*good, bad, *good] if bad.partition == 0 else [*good, *[bad] * 3, *good]
+        at, failure = produce_batch(producer.produce, print, records, 0, direct)
+        assert at == len(good)
+        assert isinstance(failure, KafkaException)
+        assert failure.args[0].code() == code
+    producer.abort_transaction(60)
+    at, failure = produce_batch(producer.produce, print, good, 0, direct)
+    assert at == 0, "no record without a transaction"
+    assert isinstance(failure, KafkaException)
+    assert failure.args[0].code() == KafkaError._STATE
+
+
+def test_the_client_of_a_sink_has_a_direct_producer(kafka: KafkaBroker) -> None:
+    kafka.start()
+    sink = KafkaSink(sink_settings(kafka.bootstrap))
+    sink.initialise_only()
+    try:
+        assert sink._client is not None
+        assert sink._client.direct is not None
+    finally:
+        sink.close()
+
+
+def abandoned(settings: Any, topics: Sequence[str], *, closes: bool) -> None:
+    producer = Producer(with_plugin({"bootstrap.servers": settings.bootstrap_servers}))
+    direct = direct_producer(producer)
+    assert direct is not None
+    for topic in topics:
+        records = [Record(topic, 0, b"k", b"v")] * 10
+        assert produce_batch(producer.produce, print, records, 0, direct) == (10, None)
+    producer.purge()
+    producer.flush(10)
+    if closes:
+        direct.close()
+        direct.close()
+        assert produce_batch(producer.produce, print, records, 0, direct) == (10, None)
+        producer.purge()
+        producer.flush(10)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_client_with_handles_of_topics_ends_with_its_producer(kafka: KafkaBroker, closes: bool) -> None:
+    kafka.start()
+    settings = sink_settings(kafka.bootstrap)
+    topics = [make_topics(settings), *(new_name("missing") for _ in range(20))]
+    gc.collect()
+    before = of_librdkafka()
+    abandoned(settings, topics, closes=closes)
+    gc.collect()
+    eventually(lambda: of_librdkafka() <= before, "the client's threads have ended")
+
+
+def test_a_producer_of_another_thread_or_without_the_plugin_has_no_direct_one(kafka: KafkaBroker) -> None:
+    properties = {"bootstrap.servers": kafka.bootstrap}
+    made: list[Producer] = []
+    thread = threading.Thread(target=lambda: made.append(Producer(with_plugin(properties))))
+    thread.start()
+    thread.join()
+    assert direct_producer(made[0]) is None
+    assert direct_producer(Producer(properties)) is None
+    first, second = Producer(with_plugin(properties)), Producer(with_plugin(properties))
+    assert direct_producer(first) is None, "another client was created since"
+    assert direct_producer(second) is None, "its address was given away already"
+
+
+def test_a_users_plugins_are_loaded_as_well() -> None:
+    name = "plugin.library.paths"
+    own = with_plugin({})[name]
+    assert with_plugin({name: "monitoring-interceptor"}) == {name: f"monitoring-interceptor;{own}"}
+    with pytest.raises(KafkaException, match="monitoring-interceptor"):
+        Producer(with_plugin({name: "monitoring-interceptor"}))
