@@ -4,7 +4,7 @@
 
 In: a list of records.  Out: as in `cdcd.sink.produce_batch`.
 Invariant: a record that librdkafka refuses is given to the producer's `produce`, which raises the reason. The handle
-of a topic is destroyed before the producer can be.
+of a topic holds the producer, whose client would otherwise end first.
 Must not: interpret keys or values.
 
 This file is also a plugin of librdkafka: `conf_init` is called where `plugin.library.paths` names it. It registers a
@@ -77,51 +77,57 @@ def use(add_on_new, opaque, topic_new, topic_destroy, produce):
     cdcd_add_on_new = <add_on_new_t>_address(add_on_new)
 
 
-@cython.no_gc_clear  # the producer is needed in __dealloc__
+def forget_created():
+    """Forget the client that this thread has created last: its creation may have failed."""
+    global cdcd_created
+    cdcd_created = NULL
+
+
+@cython.no_gc_clear  # the producer has to be there in __dealloc__
+cdef class _Topic:
+    """A handle of a topic, which ends before the producer."""
+
+    cdef void* handle  # NULL: librdkafka has made none
+    cdef object _producer
+
+    def __dealloc__(self):
+        if self.handle != NULL:
+            rd_kafka_topic_destroy(self.handle)
+
+
 cdef class DirectProducer:
     """The librdkafka client of a producer that this thread has just created. Raises LookupError if it is unknown."""
 
     cdef void* _client
     cdef object _producer
-    cdef dict _topics  # by name, the address of the topic's handle
+    cdef dict _topics  # by name
     cdef PyObject* _last_topic  # valid during `produce_reported`, which holds the records
     cdef void* _last_handle
 
     def __init__(self, producer not None):
-        global cdcd_created
         cdef void* client = cdcd_created
-        cdcd_created = NULL
+        forget_created()
         self._topics = {}
         if rd_kafka_produce == NULL or client == NULL or rd_kafka_opaque(client) != <void*>producer:
             raise LookupError("the address of the producer's client is unknown")
         self._producer, self._client = producer, client
 
-    def __dealloc__(self):
-        self._destroy_topics()
-
     def close(self):
         """Let go of the producer. It may be called again."""
         self._client = NULL
-        self._destroy_topics()
+        self._topics = {}
         self._producer = None
-
-    cdef int _destroy_topics(self) except -1:
-        topics, self._topics = self._topics, {}
-        for address in topics.values():
-            rd_kafka_topic_destroy(<void*><uintptr_t>address)
-        return 0
 
     cdef void* _handle(self, topic) except? NULL:
         """Return the handle of a topic, NULL if librdkafka makes none."""
-        cdef void* handle
-        address = self._topics.get(topic)
-        if address is not None:
-            return <void*><uintptr_t>address
-        name = topic.encode()
-        handle = rd_kafka_topic_new(self._client, PyBytes_AS_STRING(name), NULL)
-        if handle != NULL:
-            self._topics[topic] = <uintptr_t>handle
-        return handle
+        cdef _Topic found = self._topics.get(topic)
+        if found is None:
+            name = topic.encode()
+            found = _Topic.__new__(_Topic)
+            found._producer = self._producer
+            found.handle = rd_kafka_topic_new(self._client, PyBytes_AS_STRING(name), NULL)
+            self._topics[topic] = found
+        return found.handle
 
     cdef bint _takes(self, tuple record) except -1:
         """Produce a record, without a delivery report; return whether librdkafka has accepted it."""

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.errors.frames import drop_frames
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.direct_producer import direct_producer, with_plugin
+from cdcd.sink.direct_producer import new_producer
 from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import RESENT_AFTER_S, SinkSettings
@@ -67,6 +67,8 @@ class Client:
         self._broker_error: KafkaError | None = None
         self._is_begun = False
         self._producer: Producer | None = None
+        self.direct: Any | None = None
+        """Produces records that need no delivery report; None if `Producer.produce` has to."""
         self.reports_all = True
         """Whether each record needs a delivery report, or only the first and the last one of each partition.
 
@@ -78,11 +80,9 @@ class Client:
         self.renewal_reason = ""
         """Why a request of the last transaction may still arrive: no transaction may begin then (F77)."""
         with making_client():
-            self._producer = Producer(
-                with_plugin({**properties, "error_cb": self._errored}), logger=CLIENT_LOG
+            self._producer, self.direct = new_producer(
+                {**properties, "error_cb": self._errored}, logger=CLIENT_LOG
             )
-        self.direct = direct_producer(self._producer)
-        """Produces records that need no delivery report; None if `Producer.produce` has to."""
 
     # --- life --------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """The librdkafka client of a producer, called directly: records of a known topic at a fraction of the cost.
 
-In: the properties of a producer, the producer.  Out: its `DirectProducer`, or None.
+In: the properties of a producer.  Out: the producer, and its `DirectProducer` or None.
 Invariant: only librdkafka's public interface is used, and only while the producer exists. Where a part of it is
-missing, the result is None, and every record goes through confluent-kafka's `produce`, which does the same.
-Must not: change what is produced, or fail.
+missing, there is no `DirectProducer`, and every record goes through confluent-kafka's `produce`, which does the same.
+Must not: change what is produced, or fail where a producer alone does not.
 
 confluent-kafka's `produce` names the topic, which librdkafka then looks for in a list of all topics: with 1,500
 topics that takes 12 µs a record. With a handle of the topic there is no search, and no arguments for Python to parse.
@@ -12,6 +12,7 @@ confluent-kafka does not give away the address of its client, but librdkafka giv
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import confluent_kafka.cimpl
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from cdcd.extensions import extension
 
@@ -65,23 +66,28 @@ def _has_plugins(loaded: ctypes.CDLL) -> bool:
     return b"plugins" in text.value.split(b",")
 
 
-def with_plugin(properties: Mapping[str, object]) -> dict[str, object]:
-    """Return the properties of a producer for which `direct_producer` is to be called."""
-    plugin = _plugin()
-    if plugin is None:
-        return dict(properties)
-    paths = [str(properties[_PLUGINS])] if properties.get(_PLUGINS) else []
-    return {**properties, _PLUGINS: _SEPARATOR.join([*paths, str(plugin.__file__)])}
+def new_producer(properties: Mapping[str, object], **arguments: object) -> tuple[Producer, Any | None]:
+    """Return a new producer and its `DirectProducer`, which has to be closed before the producer is released.
 
-
-def direct_producer(producer: Producer) -> Any | None:
-    """Return the `DirectProducer` of a producer that was just created in this thread; None if there is none.
-
-    To be closed before the producer is released.
+    `arguments`: of `Producer`. Raises as `Producer` does.
     """
     plugin = _plugin()
-    if plugin is None:
-        return None
+    if plugin is not None:
+        plugin.forget_created()
+        # Whatever is wrong, with the plugin or without it: what `Producer` says without it is the truth.
+        with contextlib.suppress(KafkaException, SystemError):
+            producer = Producer(_with_plugin(properties, str(plugin.__file__)), **arguments)
+            return producer, _direct_producer(plugin, producer)
+    return Producer(dict(properties), **arguments), None
+
+
+def _with_plugin(properties: Mapping[str, object], path: str) -> dict[str, object]:
+    """Return the properties with one plugin more."""
+    paths = [str(properties[_PLUGINS])] if properties.get(_PLUGINS) else []
+    return {**properties, _PLUGINS: _SEPARATOR.join([*paths, path])}
+
+
+def _direct_producer(plugin: ModuleType, producer: Producer) -> Any | None:
     try:
         return plugin.DirectProducer(producer)
     except LookupError:

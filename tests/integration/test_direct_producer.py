@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.extensions import extension
 from cdcd.model import Record
-from cdcd.sink.direct_producer import direct_producer, with_plugin
+from cdcd.sink import direct_producer
+from cdcd.sink.direct_producer import new_producer
 from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.produce_batch import produce_batch
 from tests.support.running import of_librdkafka
@@ -31,15 +34,14 @@ NewProducer = Callable[..., tuple[Producer, Any]]
 
 
 @pytest.fixture
-def new_producer(kafka: KafkaBroker) -> Iterator[NewProducer]:
+def begun(kafka: KafkaBroker) -> Iterator[NewProducer]:
     """Make a transactional producer in its first transaction, with its direct one."""
     kafka.start()
     with contextlib.ExitStack() as stack:
 
         def new(**properties: object) -> tuple[Producer, Any]:
             own = {"bootstrap.servers": kafka.bootstrap, "transactional.id": new_name("direct"), **properties}
-            producer = Producer(with_plugin(own))
-            direct = direct_producer(producer)
+            producer, direct = new_producer(own)
             assert direct is not None, "the installed librdkafka gives its plugins the client's address"
             stack.callback(direct.close)
             producer.init_transactions(60)
@@ -100,9 +102,9 @@ class Reports:
 
 
 def test_keys_and_values_arrive_as_they_are_in_the_order_of_each_partition(
-    new_producer: NewProducer, topic: str, kafka: KafkaBroker
+    begun: NewProducer, topic: str, kafka: KafkaBroker
 ) -> None:
-    producer, direct = new_producer()
+    producer, direct = begun()
     records = various(topic, 500)
     reports = Reports(producer)
     assert produce_batch(reports.produce, reports, records, 0, direct) == (len(records), None)
@@ -115,9 +117,9 @@ def test_keys_and_values_arrive_as_they_are_in_the_order_of_each_partition(
 
 
 def test_a_full_queue_takes_the_rest_later_without_a_gap(
-    new_producer: NewProducer, topic: str, kafka: KafkaBroker
+    begun: NewProducer, topic: str, kafka: KafkaBroker
 ) -> None:
-    producer, direct = new_producer(**{"queue.buffering.max.messages": 7})
+    producer, direct = begun(**{"queue.buffering.max.messages": 7})
     records = [Record(topic, 0, b"%d" % number, b"v") for number in range(100)]
     reports = Reports(producer)
     at, stops = 0, 0
@@ -131,8 +133,8 @@ def test_a_full_queue_takes_the_rest_later_without_a_gap(
     assert found_in(kafka.bootstrap, topic, len(records))[0] == of_partition(records, 0)
 
 
-def test_a_refused_record_is_named_with_librdkafkas_reason(new_producer: NewProducer, topic: str) -> None:
-    producer, direct = new_producer(**{"message.max.bytes": 2000})
+def test_a_refused_record_is_named_with_librdkafkas_reason(begun: NewProducer, topic: str) -> None:
+    producer, direct = begun(**{"message.max.bytes": 2000})
     good = [Record(topic, 0, b"k", b"v")] * 5
     eventually(lambda: topic in producer.list_topics(topic, 10).topics, "the client knows the topic")
     refused = {
@@ -167,8 +169,7 @@ def test_the_client_of_a_sink_has_a_direct_producer(kafka: KafkaBroker) -> None:
 
 
 def abandoned(settings: Any, topics: Sequence[str], *, closes: bool) -> None:
-    producer = Producer(with_plugin({"bootstrap.servers": settings.bootstrap_servers}))
-    direct = direct_producer(producer)
+    producer, direct = new_producer({"bootstrap.servers": settings.bootstrap_servers})
     assert direct is not None
     for topic in topics:
         records = [Record(topic, 0, b"k", b"v")] * 10
@@ -195,22 +196,77 @@ def test_a_client_with_handles_of_topics_ends_with_its_producer(kafka: KafkaBrok
     eventually(lambda: of_librdkafka() <= before, "the client's threads have ended")
 
 
-def test_a_producer_of_another_thread_or_without_the_plugin_has_no_direct_one(kafka: KafkaBroker) -> None:
+def test_only_the_producer_that_was_created_last_in_a_thread_has_a_direct_one(kafka: KafkaBroker) -> None:
+    plugin = direct_producer._plugin()
+    assert plugin is not None
     properties = {"bootstrap.servers": kafka.bootstrap}
     made: list[Producer] = []
-    thread = threading.Thread(target=lambda: made.append(Producer(with_plugin(properties))))
+
+    def create() -> None:
+        made.append(Producer(direct_producer._with_plugin(properties, str(plugin.__file__))))
+
+    thread = threading.Thread(target=create)
     thread.start()
     thread.join()
-    assert direct_producer(made[0]) is None
-    assert direct_producer(Producer(properties)) is None
-    first, second = Producer(with_plugin(properties)), Producer(with_plugin(properties))
-    assert direct_producer(first) is None, "another client was created since"
-    assert direct_producer(second) is None, "its address was given away already"
+    create()
+    create()
+    for producer in (*made, Producer(properties)):
+        with pytest.raises(LookupError):
+            plugin.DirectProducer(producer)
+    with pytest.raises(KafkaException):
+        new_producer({**properties, "security.protocol": "ssl", "ssl.ca.location": "/missing"})
+    plugin.forget_created()
+    with pytest.raises(LookupError):
+        plugin.DirectProducer(Producer(properties))
+    assert new_producer(properties)[1] is not None
 
 
-def test_a_users_plugins_are_loaded_as_well() -> None:
-    name = "plugin.library.paths"
-    own = with_plugin({})[name]
-    assert with_plugin({name: "monitoring-interceptor"}) == {name: f"monitoring-interceptor;{own}"}
-    with pytest.raises(KafkaException, match="monitoring-interceptor"):
-        Producer(with_plugin({name: "monitoring-interceptor"}))
+def test_a_client_that_is_not_closed_and_in_a_cycle_lets_go_of_its_topics_first(kafka: KafkaBroker) -> None:
+    kafka.start()
+    settings = sink_settings(kafka.bootstrap)
+    topic = make_topics(settings)
+    gc.collect()
+    before = of_librdkafka()
+
+    def make() -> None:
+        cycle: list[object] = []
+        producer, direct = new_producer(
+            {"bootstrap.servers": kafka.bootstrap, "error_cb": lambda _: cycle.clear()}
+        )
+        cycle += [producer, direct, cycle]
+        assert produce_batch(producer.produce, print, [Record(topic, 0, b"k", b"v")] * 10, 0, direct) == (
+            10,
+            None,
+        )
+        producer.flush(10)
+
+    make()
+    gc.collect()
+    eventually(lambda: of_librdkafka() <= before, "the client's threads have ended")
+
+
+PLUGINS = "plugin.library.paths"
+
+
+@pytest.mark.parametrize("paths", [";", "missing;", "missing"])
+def test_what_is_wrong_with_a_users_plugins_is_what_the_producer_says_without_cdcds(paths: str) -> None:
+    """librdkafka takes an empty last path, and no empty path in the middle."""
+    said = []
+    for create in (lambda: Producer({PLUGINS: paths}), lambda: new_producer({PLUGINS: paths})):
+        try:
+            create()
+            said.append("")
+        except KafkaException as failure:
+            said.append(failure.args[0].str())
+    assert said[0] == said[1]
+
+
+def test_a_users_plugins_are_loaded_as_well(tmp_path: Path) -> None:
+    plugin = direct_producer._plugin()
+    assert plugin is not None
+    users = tmp_path / "users_plugin.so"
+    shutil.copy(str(plugin.__file__), users)  # its `conf_init` does nothing: its functions are not set
+    producer, direct = new_producer({PLUGINS: str(users)})
+    assert direct is not None
+    assert str(users) in Path("/proc/self/maps").read_text()
+    assert producer.flush(10) == 0
