@@ -66,19 +66,19 @@ def _has_plugins(loaded: ctypes.CDLL) -> bool:
     return b"plugins" in text.value.split(b",")
 
 
-def new_producer(properties: Mapping[str, object], **arguments: object) -> tuple[Producer, Any | None]:
+def new_producer(properties: Mapping[str, object], *, logger: object) -> tuple[Producer, Any | None]:
     """Return a new producer and its `DirectProducer`, which has to be closed before the producer is released.
 
-    `arguments`: of `Producer`. Raises as `Producer` does.
+    Raises as `Producer` does.
     """
     plugin = _plugin()
     if plugin is not None:
         plugin.forget_created()
         # Whatever is wrong, with the plugin or without it: what `Producer` says without it is the truth.
         with contextlib.suppress(KafkaException, SystemError):
-            producer = Producer(_with_plugin(properties, str(plugin.__file__)), **arguments)
+            producer = Producer(_with_plugin(properties, str(plugin.__file__)), logger=logger)
             return producer, _direct_producer(plugin, producer)
-    return Producer(dict(properties), **arguments), None
+    return Producer(dict(properties), logger=logger), None
 
 
 def _with_plugin(properties: Mapping[str, object], path: str) -> dict[str, object]:

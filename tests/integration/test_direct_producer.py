@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import random
 import shutil
 import threading
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(
     extension("cdcd.sink._produce_batch") is None, reason="the Python fallbacks were asked for"
 )
 PARTITIONS = 3
+LOG = logging.getLogger(__name__)
 NewProducer = Callable[..., tuple[Producer, Any]]
 
 
@@ -41,7 +43,7 @@ def begun(kafka: KafkaBroker) -> Iterator[NewProducer]:
 
         def new(**properties: object) -> tuple[Producer, Any]:
             own = {"bootstrap.servers": kafka.bootstrap, "transactional.id": new_name("direct"), **properties}
-            producer, direct = new_producer(own)
+            producer, direct = new_producer(own, logger=LOG)
             assert direct is not None, "the installed librdkafka gives its plugins the client's address"
             stack.callback(direct.close)
             producer.init_transactions(60)
@@ -169,7 +171,7 @@ def test_the_client_of_a_sink_has_a_direct_producer(kafka: KafkaBroker) -> None:
 
 
 def abandoned(settings: Any, topics: Sequence[str], *, closes: bool) -> None:
-    producer, direct = new_producer({"bootstrap.servers": settings.bootstrap_servers})
+    producer, direct = new_producer({"bootstrap.servers": settings.bootstrap_servers}, logger=LOG)
     assert direct is not None
     for topic in topics:
         records = [Record(topic, 0, b"k", b"v")] * 10
@@ -214,11 +216,11 @@ def test_only_the_producer_that_was_created_last_in_a_thread_has_a_direct_one(ka
         with pytest.raises(LookupError):
             plugin.DirectProducer(producer)
     with pytest.raises(KafkaException):
-        new_producer({**properties, "security.protocol": "ssl", "ssl.ca.location": "/missing"})
+        new_producer({**properties, "security.protocol": "ssl", "ssl.ca.location": "/missing"}, logger=LOG)
     plugin.forget_created()
     with pytest.raises(LookupError):
         plugin.DirectProducer(Producer(properties))
-    assert new_producer(properties)[1] is not None
+    assert new_producer(properties, logger=LOG)[1] is not None
 
 
 def test_a_client_that_is_not_closed_and_in_a_cycle_lets_go_of_its_topics_first(kafka: KafkaBroker) -> None:
@@ -231,7 +233,7 @@ def test_a_client_that_is_not_closed_and_in_a_cycle_lets_go_of_its_topics_first(
     def make() -> None:
         cycle: list[object] = []
         producer, direct = new_producer(
-            {"bootstrap.servers": kafka.bootstrap, "error_cb": lambda _: cycle.clear()}
+            {"bootstrap.servers": kafka.bootstrap, "error_cb": lambda _: cycle.clear()}, logger=LOG
         )
         cycle += [producer, direct, cycle]
         assert produce_batch(producer.produce, print, [Record(topic, 0, b"k", b"v")] * 10, 0, direct) == (
@@ -252,7 +254,7 @@ PLUGINS = "plugin.library.paths"
 def test_what_is_wrong_with_a_users_plugins_is_what_the_producer_says_without_cdcds(paths: str) -> None:
     """librdkafka takes an empty last path, and no empty path in the middle."""
     said = []
-    for create in (lambda: Producer({PLUGINS: paths}), lambda: new_producer({PLUGINS: paths})):
+    for create in (lambda: Producer({PLUGINS: paths}), lambda: new_producer({PLUGINS: paths}, logger=LOG)):
         try:
             create()
             said.append("")
@@ -266,7 +268,7 @@ def test_a_users_plugins_are_loaded_as_well(tmp_path: Path) -> None:
     assert plugin is not None
     users = tmp_path / "users_plugin.so"
     shutil.copy(str(plugin.__file__), users)  # its `conf_init` does nothing: its functions are not set
-    producer, direct = new_producer({PLUGINS: str(users)})
+    producer, direct = new_producer({PLUGINS: str(users)}, logger=LOG)
     assert direct is not None
     assert str(users) in Path("/proc/self/maps").read_text()
     assert producer.flush(10) == 0
