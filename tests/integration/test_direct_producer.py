@@ -7,6 +7,8 @@ import gc
 import logging
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -170,12 +172,20 @@ def test_the_client_of_a_sink_has_a_direct_producer(kafka: KafkaBroker) -> None:
         sink.close()
 
 
-def abandoned(settings: Any, topics: Sequence[str], *, closes: bool) -> None:
-    producer, direct = new_producer({"bootstrap.servers": settings.bootstrap_servers}, logger=LOG)
+def in_a_process_of_its_own(function: str, *arguments: str) -> None:
+    """Call a function of this file: a client of another test, whose broker has ended, starts threads at any time."""
+    code = f"import sys, tests.integration.test_direct_producer as one; one.{function}(*sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def abandoned(bootstrap: str, topics: Sequence[str], *, closes: bool) -> None:
+    producer, direct = new_producer({"bootstrap.servers": bootstrap}, logger=LOG)
     assert direct is not None
     for topic in topics:
         records = [Record(topic, 0, b"k", b"v")] * 10
         assert produce_batch(producer.produce, print, records, 0, direct) == (10, None)
+    assert of_librdkafka()
     producer.purge()
     producer.flush(10)
     if closes:
@@ -186,16 +196,18 @@ def abandoned(settings: Any, topics: Sequence[str], *, closes: bool) -> None:
         producer.flush(10)
 
 
+def abandon(bootstrap: str, closes: str, *topics: str) -> None:
+    """Abandon a producer, and wait until no thread of a client is left."""
+    abandoned(bootstrap, topics, closes=closes == "True")
+    gc.collect()
+    eventually(lambda: not of_librdkafka(), "the client's threads have ended")
+
+
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_client_with_handles_of_topics_ends_with_its_producer(kafka: KafkaBroker, closes: bool) -> None:
     kafka.start()
-    settings = sink_settings(kafka.bootstrap)
-    topics = [make_topics(settings), *(new_name("missing") for _ in range(20))]
-    gc.collect()
-    before = of_librdkafka()
-    abandoned(settings, topics, closes=closes)
-    gc.collect()
-    eventually(lambda: of_librdkafka() <= before, "the client's threads have ended")
+    topics = [make_topics(sink_settings(kafka.bootstrap)), *(new_name("missing") for _ in range(20))]
+    in_a_process_of_its_own("abandon", kafka.bootstrap, str(closes), *topics)
 
 
 def test_only_the_producer_that_was_created_last_in_a_thread_has_a_direct_one(kafka: KafkaBroker) -> None:
@@ -223,28 +235,29 @@ def test_only_the_producer_that_was_created_last_in_a_thread_has_a_direct_one(ka
     assert new_producer(properties, logger=LOG)[1] is not None
 
 
+def make_cycle(bootstrap: str, topic: str) -> None:
+    cycle: list[object] = []
+    producer, direct = new_producer(
+        {"bootstrap.servers": bootstrap, "error_cb": lambda _: cycle.clear()}, logger=LOG
+    )
+    cycle += [producer, direct, cycle]
+    records = [Record(topic, 0, b"k", b"v")] * 10
+    assert produce_batch(producer.produce, print, records, 0, direct) == (10, None)
+    assert of_librdkafka()
+    producer.flush(10)
+
+
+def collect_cycle(bootstrap: str, topic: str) -> None:
+    """Leave a producer to the garbage collector, and wait until no thread of a client is left."""
+    make_cycle(bootstrap, topic)
+    gc.collect()
+    eventually(lambda: not of_librdkafka(), "the client's threads have ended")
+
+
 def test_a_client_that_is_not_closed_and_in_a_cycle_lets_go_of_its_topics_first(kafka: KafkaBroker) -> None:
     kafka.start()
-    settings = sink_settings(kafka.bootstrap)
-    topic = make_topics(settings)
-    gc.collect()
-    before = of_librdkafka()
-
-    def make() -> None:
-        cycle: list[object] = []
-        producer, direct = new_producer(
-            {"bootstrap.servers": kafka.bootstrap, "error_cb": lambda _: cycle.clear()}, logger=LOG
-        )
-        cycle += [producer, direct, cycle]
-        assert produce_batch(producer.produce, print, [Record(topic, 0, b"k", b"v")] * 10, 0, direct) == (
-            10,
-            None,
-        )
-        producer.flush(10)
-
-    make()
-    gc.collect()
-    eventually(lambda: of_librdkafka() <= before, "the client's threads have ended")
+    topic = make_topics(sink_settings(kafka.bootstrap))
+    in_a_process_of_its_own("collect_cycle", kafka.bootstrap, topic)
 
 
 PLUGINS = "plugin.library.paths"
