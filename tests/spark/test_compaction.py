@@ -85,7 +85,7 @@ def test_the_files_remain_few(items: Batches) -> None:
         rows = _updated(items, batch)
         entry = _entry(items)
         while merge := compaction.next_merge(TOPIC, entry):
-            changed = with_merged(entry, write_merge(target, entry, merge, 4, threading.Event()))
+            changed = with_merged(entry, write_merge(target, entry, merge, threading.Event()))
             assert changed is not None
             entry = changed
         assert len(entry.deltas) < 2 * FAN
@@ -105,7 +105,7 @@ def test_a_merge_of_files_that_are_gone_changes_nothing(items: Batches, is_whole
     entry, target = _entry(items), open_storage(str(items.target))
     merge = Merge(TOPIC, entry.files if is_whole else (), entry.deltas, is_whole=is_whole)
     rows = _updated(items, FAN)
-    result = write_merge(target, entry, merge, 4, threading.Event())
+    result = write_merge(target, entry, merge, threading.Event())
     appended = _entry(items)
     changed = with_merged(appended, result)
     assert changed is not None
@@ -127,8 +127,8 @@ def test_a_stopped_merge_leaves_no_file(items: Batches) -> None:
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(compaction.MergeStopped):
-        write_merge(target, entry, Merge(TOPIC, entry.files, entry.deltas, is_whole=True), 4, stopping)
-    compactor = Compactor(FileMerges(target, 4))
+        write_merge(target, entry, Merge(TOPIC, entry.files, entry.deltas, is_whole=True), stopping)
+    compactor = Compactor(FileMerges(target))
     compactor.note([TOPIC])
     assert compactor.start({TOPIC: entry})
     compactor.wait()
@@ -141,7 +141,7 @@ def test_an_outdated_merge_removes_its_file_and_the_next_one_begins(items: Batch
         _updated(items, batch)
     entry, target = _entry(items), open_storage(str(items.target))
     paths = sorted(target.paths())
-    compactor = Compactor(FileMerges(target, 4))
+    compactor = Compactor(FileMerges(target))
     compactor.note([TOPIC])
     assert compactor.start({TOPIC: entry})
     compactor.wait()
@@ -160,7 +160,7 @@ def test_no_merge_of_a_parked_table_begins(items: Batches) -> None:
         _updated(items, batch)
     entry = _entry(items)
     parked = replace(entry, parked=Parked("CDCD-TABLE-LOG", "", 0, 0.0))
-    compactor = Compactor(FileMerges(open_storage(str(items.target)), 4))
+    compactor = Compactor(FileMerges(open_storage(str(items.target))))
     compactor.note([TOPIC])
     assert not compactor.start({TOPIC: parked})
     compactor.note([TOPIC])

@@ -14,7 +14,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from cdcd.spark.tables.compaction import FAN
+from cdcd.spark.tables.compaction import FAN, FULL
 from cdcd.spark.target.versions import BucketFile
 
 __all__ = ["FAN", "FULL", "level_of", "most_rows", "small_files"]
@@ -23,8 +23,6 @@ FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
-FULL = 99
-"""The level of a file that is not merged with others any more."""
 MERGED_BYTES = 512 << 20
 """The bytes in memory that a merge reads, unless `FAN` files have more."""
 

@@ -135,7 +135,7 @@ class MirrorBatches:
             log.error(_PARKED, topic, self._table_of(topic), one.reason)
 
     def _merges(self) -> Merges:
-        rows = self._open or FileMerges(self._target, self.buckets)
+        rows = self._open or FileMerges(self._target)
         if self.version.scd_type != 2:
             return rows
         return HistoryMerges(

@@ -22,9 +22,11 @@ from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.clients.sent_to_tasks import SentToTasks
 from cdcd.spark.reading.chosen_table import refuse_unfinished
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.reading.table_frame import columns_of, part_rows, parts_of
+from cdcd.spark.reading.table_frame import columns_of
 from cdcd.spark.source.table_options import topics_of
 from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.tables.key_ranges import parts_of
+from cdcd.spark.tables.table_files import read_part
 from cdcd.spark.target.versions import TableEntry
 
 __all__ = ["TARGET", "MirrorReader", "MirroredTable", "is_of_a_mirror", "mirrored_table"]
@@ -91,7 +93,7 @@ def mirrored_table(options: Mapping[str, str]) -> MirroredTable:
 
 
 class PartPartition(InputPartition):  # type: ignore[misc]
-    """The input of one task: shape, file (None: the rows of the deltas) and deltas of a table."""
+    """The input of one task: the shape and a part of a table."""
 
     def __init__(self, *part: Any) -> None:
         super().__init__(part)
@@ -104,11 +106,11 @@ class MirrorReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
         self._table, self._schema = table, schema
 
     def partitions(self) -> list[PartPartition]:
-        """Return a task for each file of the version. Raises SparkReadError if the columns have changed."""
+        """Return a task for each part of the table. Raises SparkReadError if the columns have changed."""
         entry = self._table.entry()
         self._check(columns_of(entry)[1])
         shape = entry.shape()
-        return [PartPartition(shape, part, entry.deltas) for part in parts_of(entry)]
+        return [PartPartition(shape, part) for part in parts_of(entry)]
 
     def _check(self, has: StructType) -> None:
         types = {one.name: one.dataType for one in has}
@@ -125,8 +127,8 @@ class MirrorReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
         """Read one task's rows; no task has a part if the table is empty."""
         if partition is None or partition.value is None:
             return
-        shape, part, deltas = partition.value
-        rows = part_rows(self._table.target, shape, part, deltas).select(self._schema.names)
+        shape, part = partition.value
+        rows = read_part(self._table.target, shape, part).select(self._schema.names)
         fields = columns_of(shape)[0]
         wanted = pa.schema([fields.field(name) for name in self._schema.names])
         yield from rows.cast(wanted).to_batches(max_chunksize=_ROWS)

@@ -2,13 +2,13 @@
 
 In: a Spark session, the storage of the target, the table's entry in a version.
 Out: a DataFrame with the columns under PostgreSQL's names, and `__special`.
-Invariant: a task reads one base file, and the deltas that may replace its rows; no row is read on the driver.
+Invariant: a task reads one base file, and of the deltas the keys that it may have; no row is read on the driver.
 Must not: read the commit log; write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,12 +18,13 @@ from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.storage.uri import Storage
-from cdcd.spark.tables.table_files import read_deltas, read_unchanged, without_deleted
+from cdcd.spark.tables.key_ranges import parts_of
+from cdcd.spark.tables.table_files import read_part
 from cdcd.spark.target.large_columns import in_few_chunks
 from cdcd.spark.target.shape import KEY, SPECIAL, SPECIAL_TYPE, TableShape
-from cdcd.spark.target.versions import BucketFile, TableEntry
+from cdcd.spark.target.versions import TableEntry
 
-__all__ = ["columns_of", "frame_of_rows", "part_rows", "parts_of", "table_frame"]
+__all__ = ["columns_of", "frame_of_rows", "table_frame"]
 
 _ROWS = 10_000
 
@@ -36,30 +37,16 @@ def table_frame(
     if entry.is_empty:
         return spark.createDataFrame([], schema)
     names = fields.names
-    shape, deltas, parts = entry.shape(), entry.deltas, parts_of(entry)
+    shape, parts = entry.shape(), parts_of(entry)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("file").to_pylist():
-                rows = part_rows(target, shape, parts[number], deltas)
+                rows = read_part(target, shape, parts[number])
                 yield from rows.select(names).cast(fields).to_batches(max_chunksize=_ROWS)
 
     numbers = spark.createDataFrame([(number,) for number in range(len(parts))], "file int")
     return numbers.repartition(len(parts)).mapInArrow(for_tasks(read), schema)
-
-
-def parts_of(entry: TableEntry) -> list[BucketFile | None]:
-    """Return what tasks read: each base file, and None for the rows of the deltas."""
-    return [*entry.files, *([None] if entry.deltas else [])]
-
-
-def part_rows(
-    target: Storage, shape: TableShape, part: BucketFile | None, deltas: Sequence[BucketFile]
-) -> pa.Table:
-    """Return the rows of one of `parts_of`."""
-    if part is None:
-        return without_deleted(read_deltas(target, shape, deltas))
-    return read_unchanged(target, shape, part, deltas)
 
 
 def frame_of_rows(spark: SparkSession, entry: TableEntry, rows: pa.Table) -> DataFrame:

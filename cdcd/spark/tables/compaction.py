@@ -3,8 +3,9 @@
 In: the entry of a table as a version has it.  Out: the entry's files with fewer of them, and the same rows.
 Invariant: a merge writes new files only, and takes effect with a version; it is dropped if the table no longer
 has the files that the merge read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about
-N / 2 rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the
-logarithm of the table, and a reader opens few files; except that deltas never have more than about `MOST_BYTES`.
+N / 2 rows, and there are at most `FAN` runs of each level, so a row is written a number of times that grows with the
+logarithm of the table, and a reader opens few files of each range of keys. A merge has a range in memory at a time.
+Of a table without a key each file has rows of its own, so full ones remain as they are.
 Must not: read or write the commit log.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -25,26 +26,21 @@ from cdcd.errors import CdcdError
 from cdcd.spark.session import reason_of
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.data_file import FILE_ERRORS
-from cdcd.spark.tables.table_files import (
-    read_bucket,
-    read_deltas,
-    without_deleted,
-    without_replaced,
-    write_bucket,
-    write_delta,
-)
-from cdcd.spark.tables.tasks import by_bucket
+from cdcd.spark.tables.key_ranges import count_runs
+from cdcd.spark.tables.merged_ranges import PIECE_BYTES, MergedRange, merged_ranges, rows_in_pieces
+from cdcd.spark.tables.table_files import without_deleted, without_replaced, write_bucket, write_delta
+from cdcd.spark.target.shape import TableShape
 from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
 
 FAN = 8
-"""The number of deltas of one level that are merged into one delta of the next level."""
+"""The number of deltas, or runs of deltas, of one level that are merged into one of the next level."""
+FULL = 99
+"""The level of a file that is not merged with others any more."""
 SHARE = 2
 """The base files are written again if the deltas have 1 / `SHARE` of their rows or more, and are many or large."""
 LARGE_ROWS = 200_000
 """Deltas with this many rows are large, also if there are fewer than `FAN`."""
-MOST_BYTES = 2 << 30
-"""The base files are written again in any case if the deltas have so many bytes: a merge has them in memory."""
 PAUSE_S = 60.0
 """The time after a failed merge until the next one of the same table begins."""
 log = logging.getLogger("cdcd.spark.mirror")
@@ -52,7 +48,7 @@ log = logging.getLogger("cdcd.spark.mirror")
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Files of a table that are replaced: `deltas`, which are adjacent, and for new base files all files."""
+    """Files of a table that are replaced: `deltas`, adjacent if it has a key, and for new base files all files."""
 
     topic: str
     files: tuple[BucketFile, ...]
@@ -100,16 +96,26 @@ class MergeUncertain(Exception):
 def next_merge(topic: str, entry: TableEntry) -> Merge | None:
     """Return the files of a table that have to be merged next, None if there are none."""
     deltas = entry.deltas
+    if not entry.keyed:
+        return _next_merge_of_bag(topic, deltas)
     changed, changed_bytes = _size(deltas)
     rows, rows_bytes = _size(entry.files)
     is_half = changed * SHARE >= rows or changed_bytes * SHARE >= rows_bytes > 0
-    is_large = len(deltas) >= FAN or changed >= LARGE_ROWS
-    if deltas and ((is_half and is_large) or changed_bytes >= MOST_BYTES):
+    is_large = count_runs(deltas) >= FAN or changed >= LARGE_ROWS
+    if deltas and is_half and is_large:
         return Merge(topic, entry.files, deltas, is_whole=True)
     for _, adjacent in groupby(deltas, lambda one: one.level):
-        run = tuple(adjacent)
-        if len(run) >= FAN:
-            return Merge(topic, (), run, is_whole=False)
+        same = tuple(adjacent)
+        if count_runs(same) >= FAN:
+            return Merge(topic, (), same, is_whole=False)
+    return None
+
+
+def _next_merge_of_bag(topic: str, deltas: tuple[BucketFile, ...]) -> Merge | None:
+    for level in sorted({one.level for one in deltas} - {FULL}):
+        same = tuple(one for one in deltas if one.level == level)
+        if len(same) >= FAN:
+            return Merge(topic, (), same, is_whole=False)
     return None
 
 
@@ -118,29 +124,42 @@ def _size(files: Iterable[BucketFile]) -> tuple[int, int]:
     return sum(one.rows for one in files), sum(one.size_bytes for one in files)
 
 
-def write_merge(
-    target: Storage, entry: TableEntry, merge: Merge, buckets: int, stopping: threading.Event
-) -> MergeResult:
+def write_merge(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult:
     """Write the merged files. Raises MergeStopped after removing the written files."""
     written: list[BucketFile] = []
     try:
-        shape = entry.shape()
-        changed = read_deltas(target, shape, merge.deltas)
-        if not merge.is_whole:
-            level = merge.deltas[0].level + 1
-            written.append(write_delta(target, shape, changed, bucket=ALL_BUCKETS, level=level))
-            return MergeResult(merge, (), tuple(written))
-        held = {file.bucket: file for file in merge.files}
-        for bucket, rows in enumerate(by_bucket(without_deleted(changed), buckets if shape.keyed else 1)):
+        for one in _merged(target, entry.shape(), merge):
+            written.append(one)
             _check(stopping)
-            base = without_replaced(read_bucket(target, shape, held.get(bucket)), changed, shape)
-            both = pa.concat_tables([base, rows])
-            if both.num_rows:
-                written.append(write_bucket(target, shape, bucket, both, level=1))
-        return MergeResult(merge, tuple(written), ())
     except BaseException:
         remove_unneeded(target, [one.path for one in written])
         raise
+    return MergeResult(merge, *((tuple(written), ()) if merge.is_whole else ((), tuple(written))))
+
+
+def _merged(target: Storage, shape: TableShape, merge: Merge) -> Iterator[BucketFile]:
+    """Write the merged files, and yield each one when it is written."""
+    level = 1 if merge.is_whole else merge.deltas[0].level + 1
+    if not shape.keyed:
+        for rows in rows_in_pieces(target, shape, merge.deltas):
+            is_full = rows.nbytes * SHARE >= PIECE_BYTES
+            yield write_delta(target, shape, rows, level=FULL if is_full else level)
+        return
+    is_first = True  # also if the first range has no rows: its keys may come later
+    for one in merged_ranges(target, shape, merge.files, merge.deltas):
+        rows = _present(one, shape) if merge.is_whole else one.changed
+        if not rows.num_rows:
+            continue
+        low = b"" if is_first else one.keys.low
+        is_first = False
+        if merge.is_whole:
+            yield write_bucket(target, shape, ALL_BUCKETS, rows, level=level, from_key=low)
+        else:
+            yield write_delta(target, shape, rows, level=level, from_key=low)
+
+
+def _present(one: MergedRange, shape: TableShape) -> pa.Table:
+    return pa.concat_tables([without_replaced(one.base, one.changed, shape), without_deleted(one.changed)])
 
 
 def _check(stopping: threading.Event) -> None:
@@ -157,13 +176,15 @@ def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
         return None
     first = 0 if merge.is_whole else deltas.index(merge.deltas[0])
     end = first + len(merge.deltas)
-    if deltas[first:end] != merge.deltas:
+    if entry.keyed and deltas[first:end] != merge.deltas:
         return None
+    merged = set(merge.deltas)
+    later = (one for one in deltas[first:] if one not in merged)
     files = result.files if merge.is_whole else entry.files
     return replace(
         entry,
         files=files,
-        deltas=(*deltas[:first], *result.deltas, *deltas[end:]),
+        deltas=(*deltas[:first], *result.deltas, *later),
         table_version=result.table_version,
     )
 
@@ -182,8 +203,8 @@ def _with_merged_history(entry: TableEntry, result: MergeResult) -> TableEntry |
 class FileMerges:
     """The merges of tables in Parquet files."""
 
-    def __init__(self, target: Storage, buckets: int) -> None:
-        self._target, self._buckets = target, buckets
+    def __init__(self, target: Storage) -> None:
+        self._target = target
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
         """Return what `next_merge` does."""
@@ -191,7 +212,7 @@ class FileMerges:
 
     def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult:
         """Write the merged files. Raises MergeStopped."""
-        return write_merge(self._target, entry, merge, self._buckets, stopping)
+        return write_merge(self._target, entry, merge, stopping)
 
     def discard(self, result: MergeResult) -> None:
         """Remove the written files."""

@@ -131,20 +131,17 @@ def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:
 def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) -> TableEntry:
     """Return a table's entry after a batch."""
     is_emptied = shape.emptied_at > entry.applied
-    files = {} if is_emptied else {one.bucket: one for one in entry.files}
+    files = [] if is_emptied else list(entry.files)
     deltas = [] if is_emptied else list(entry.deltas)
     incomplete = {} if is_emptied else {one.bucket: one for one in entry.incomplete}
     numbers = tuple(one.number for one in entry.fields)
     changed = [one for one in folded if one.changed]
     for one in changed:
+        if one.replaces_deltas:  # and all base files
+            files, deltas = [], []
         if one.path is not None:
             file = BucketFile(one.bucket, one.path, one.rows, numbers, size_bytes=one.size_bytes)
-            if one.is_delta:
-                deltas.append(file)
-            else:
-                files[one.bucket] = file
-        if one.replaces_deltas:
-            deltas = []
+            (deltas if one.is_delta else files).append(file)
         incomplete.pop(one.bucket, None)
         if one.incomplete_path is not None:
             incomplete[one.bucket] = BucketFile(one.bucket, one.incomplete_path, one.incomplete_rows, numbers)
@@ -153,7 +150,7 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
         # A TRUNCATE alone does not show whether the table's records have a key.
         keyed=shape.keyed if entry.keyed is None and any(one.rows for one in changed) else entry.keyed,
         applied=max([entry.applied, shape.emptied_at, *(one.applied for one in folded)]),
-        files=tuple(files[bucket] for bucket in sorted(files)),
+        files=tuple(files),
         deltas=tuple(deltas),
         incomplete=tuple(incomplete[bucket] for bucket in sorted(incomplete)),
         history=(*entry.history, *_history_of(folded, numbers)),

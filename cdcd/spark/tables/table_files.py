@@ -9,7 +9,7 @@ Must not: read or write the commit log; change a file.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from cdcd.spark.storage.uri import Target, open_storage
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
+from cdcd.spark.tables.key_ranges import EVERY_KEY, KeyRange, Part, parts_of, place_of, ranges_of
 from cdcd.spark.target.commit_log import DATA
 from cdcd.spark.target.large_columns import is_among, is_large, taken
 from cdcd.spark.target.shape import (
@@ -44,8 +45,8 @@ _DELETED_IN_FILE = "__deleted"
 """Its name in a file, unless the table has a column of this name. Readers find it by its place, the last one."""
 GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
-GROUP_BYTES = 256 << 20
-"""About the most bytes of a row group in memory: some columns are read as one array, of at most 2 GiB."""
+GROUP_BYTES = 32 << 20
+"""About the most bytes of a row group in memory: a merge has one of each file in memory."""
 _HISTORY_HINT = (
     "in a reader, open the mirror again: a newer version may have replaced the file. If the newest version names it, "
     "restore the file from a backup of the target; without one, begin a new history with a copy of the table: "
@@ -59,20 +60,41 @@ _HISTORY_HINT = (
 
 
 def write_bucket(
-    target: Target, shape: TableShape, bucket: int, rows: pa.Table, *, level: int = 0
+    target: Target,
+    shape: TableShape,
+    bucket: int,
+    rows: pa.Table,
+    *,
+    level: int = 0,
+    from_key: bytes | None = None,
 ) -> BucketFile:
     """Write a bucket's rows, ordered by their keys, into a new file, and make it durable."""
-    in_order = taken(rows, pc.sort_indices(rows[KEY]))
-    return _written(target, shape, bucket, f"{bucket:04d}", in_order, level)
+    name = "base" if bucket == ALL_BUCKETS else f"{bucket:04d}"
+    return _written(target, shape, bucket, name, in_order(rows), level, from_key)
 
 
 def write_delta(
-    target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL_BUCKETS, level: int = 0
+    target: Target,
+    shape: TableShape,
+    rows: pa.Table,
+    *,
+    bucket: int = ALL_BUCKETS,
+    level: int = 0,
+    from_key: bytes | None = None,
 ) -> BucketFile:
-    """Write changed rows with `DELETED` into a new file, and make it durable."""
+    """Write changed rows with `DELETED`, ordered by their keys, into a new file, and make it durable."""
     names = rows.column_names[:-1]
     last = DELETED if _DELETED_IN_FILE in names else _DELETED_IN_FILE
-    return _written(target, shape, bucket, "delta", rows.rename_columns([*names, last]), level)
+    renamed = in_order(rows).rename_columns([*names, last])
+    return _written(target, shape, bucket, "delta", renamed, level, from_key)
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Return the rows in the order of their keys."""
+    keys = rows[KEY]
+    if not keys.null_count and pc.all(pc.less_equal(keys[:-1], keys[1:])).as_py() is not False:
+        return rows
+    return taken(rows, pc.sort_indices(keys))
 
 
 def write_part(
@@ -90,12 +112,19 @@ def write_part(
 
 
 def _written(
-    target: Target, shape: TableShape, bucket: int, name: str, rows: pa.Table, level: int = 0
+    target: Target,
+    shape: TableShape,
+    bucket: int,
+    name: str,
+    rows: pa.Table,
+    level: int,
+    from_key: bytes | None,
 ) -> BucketFile:
     path = f"{DATA}/{shape.topic}/{name}-{uuid.uuid4().hex}.parquet"
     _write(target, path, rows, use_dictionary=False, write_statistics=[KEY])
     numbers = tuple(one.number for one in shape.fields)
-    return BucketFile(bucket, path, rows.num_rows, numbers, level, rows.nbytes)
+    low = None if from_key is None else from_key.hex()
+    return BucketFile(bucket, path, rows.num_rows, numbers, level, rows.nbytes, from_key=low)
 
 
 def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
@@ -109,9 +138,8 @@ def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
 
 def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: int = 0) -> BucketFile:
     """Write changes of a table, ordered by their keys, into a new file of its history, and make it durable."""
-    in_order = taken(rows, pc.sort_indices(rows[KEY]))
     path = f"{DATA}/{shape.topic}/history-{uuid.uuid4().hex}.parquet"
-    _write(target, path, in_order, use_dictionary=True, write_statistics=[f"{CHANGE}.op"])
+    _write(target, path, in_order(rows), use_dictionary=True, write_statistics=[f"{CHANGE}.op"])
     numbers = tuple(one.number for one in shape.fields)
     last_us = pc.max(pc.struct_field(rows[CHANGE], "commit_us")).as_py() or 0
     return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level, rows.nbytes, last_us)
@@ -158,23 +186,75 @@ def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) 
 
 
 def read_deltas(
-    target: Target, shape: TableShape, deltas: Iterable[BucketFile], keys: pa.Array | None = None
+    target: Target,
+    shape: TableShape,
+    deltas: Iterable[BucketFile],
+    keys: pa.Array | None = None,
+    *,
+    between: KeyRange = EVERY_KEY,
 ) -> pa.Table:
     """Return the rows of deltas with the current columns and `DELETED`: of a key the newest one.
 
-    `keys`: only the rows of these keys, None: all.
+    `keys`: only the rows of these keys, None: all. `between`: only those of a range.
     """
     parts = []
     for file in deltas:
-        rows = opened(target, file.path).read()
+        rows = between.of(_read_between(opened(target, file.path), between))
         if keys is not None:
             rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
-        last = rows.num_columns - 1
-        current = _current(rows.remove_column(last), file, shape)
-        parts.append(current.append_column(DELETED, rows.column(last)))
+        parts.append(delta_rows(rows, file, shape))
+    return newest(parts, shape)
+
+
+def delta_rows(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
+    """Return rows of a delta with the current columns and `DELETED`."""
+    last = rows.num_columns - 1
+    current = _current(rows.remove_column(last), file, shape)
+    return current.append_column(DELETED, rows.column(last))
+
+
+def base_rows(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
+    """Return rows of a base file with the current columns."""
+    return _current(rows, file, shape)
+
+
+def newest(parts: Sequence[pa.Table], shape: TableShape) -> pa.Table:
+    """Return of each key the row of the last part that has it; of a table without a key all rows."""
     if not parts:
         return added_rows(arrow_schema(shape.fields).empty_table())
     return _newest(parts) if shape.keyed else pa.concat_tables(parts)
+
+
+def _read_between(source: DataFile, between: KeyRange, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of the row groups that may have keys of a range."""
+    if between == EVERY_KEY:
+        return source.read(columns=columns)
+    groups = [
+        number
+        for number, statistics, _ in _key_statistics(source)
+        if statistics is None or between.has_between(statistics.min, statistics.max)
+    ]
+    return source.read_row_groups(groups, columns=columns)
+
+
+def groups_of(source: DataFile) -> Iterator[tuple[int, bytes, int]]:
+    """Yield number, lowest key (if it is not known, a lower one) and bytes in memory of each row group."""
+    for number, statistics, size_bytes in _key_statistics(source):
+        yield number, b"" if statistics is None else statistics.min, size_bytes
+
+
+def _key_statistics(source: DataFile) -> Iterator[tuple[int, Any, int]]:
+    """Yield number, statistics of the key if there are any, and bytes of each row group.
+
+    The key is the last column of a base file, and the last but one of a delta.
+    """
+    footer = source.metadata
+    (place,) = (n for n in range(footer.num_columns) if footer.schema.column(n).path == KEY)
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        statistics = group.column(place).statistics
+        is_known = statistics is not None and statistics.has_min_max
+        yield number, statistics if is_known else None, group.total_byte_size
 
 
 def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
@@ -247,14 +327,16 @@ def without_replaced(rows: pa.Table, changed: pa.Table, shape: TableShape) -> pa
     return without_keys(rows, changed[KEY])
 
 
-def read_unchanged(
-    target: Target, shape: TableShape, file: BucketFile, deltas: Sequence[BucketFile]
-) -> pa.Table:
-    """Return the rows of a base file that no delta replaces."""
-    rows = read_bucket(target, shape, file)
-    if not shape.keyed or not deltas:
+def read_part(target: Target, shape: TableShape, part: Part) -> pa.Table:
+    """Return the rows of a part of a table."""
+    if part.has_changes:
+        changed = read_deltas(target, shape, part.deltas, between=part.keys)
+        base = without_replaced(read_bucket(target, shape, part.file), changed, shape)
+        return pa.concat_tables([base, without_deleted(changed)])
+    rows = read_bucket(target, shape, part.file)
+    if not shape.keyed or not part.deltas:
         return rows
-    return without_keys(rows, _one_column(read_keys(target, one) for one in deltas))
+    return without_keys(rows, _one_column(read_keys(target, one) for one in part.deltas))
 
 
 def count_rows(target: Target, entry: TableEntry) -> int:
@@ -263,18 +345,24 @@ def count_rows(target: Target, entry: TableEntry) -> int:
         return sum(file.rows for file in entry.files)
     if not entry.keyed:
         return sum(file.rows for file in (*entry.files, *entry.deltas))
-    changed = _newest([_marks(target, file) for file in entry.deltas])
-    found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
-    for file in entry.files:
-        held = opened(target, file.path).read(columns=[KEY])[KEY]
-        found += len(held) - int(pc.sum(is_among(held, changed[KEY])).as_py() or 0)
-    return int(found)
+    return sum(_count(target, part) for part in parts_of(entry))
 
 
-def _marks(target: Target, file: BucketFile) -> pa.Table:
-    """Return the keys in a delta, with `DELETED`."""
+def _count(target: Target, part: Part) -> int:
+    changed = _newest([_marks(target, file, part.keys) for file in part.deltas]) if part.deltas else None
+    held = None if part.file is None else read_keys(target, part.file)
+    found = 0 if held is None else len(held)
+    if changed is not None and held is not None:
+        found -= int(pc.sum(is_among(held, changed[KEY])).as_py() or 0)
+    if changed is not None and part.has_changes:
+        found += changed.num_rows - int(pc.sum(changed[DELETED]).as_py() or 0)
+    return found
+
+
+def _marks(target: Target, file: BucketFile, between: KeyRange) -> pa.Table:
+    """Return the keys of a range in a delta, with `DELETED`."""
     source = opened(target, file.path)
-    found = source.read(columns=[KEY, source.schema.names[-1]])
+    found = between.of(_read_between(source, between, [KEY, source.schema.names[-1]]))
     return pa.table({KEY: found[KEY], DELETED: found.column(found.num_columns - 1)})
 
 
@@ -288,16 +376,26 @@ def look_up(
     """Return the present rows of these keys. Of the base files it reads the row groups that may have one."""
     if not len(keys):
         return arrow_schema(shape.fields).empty_table()
-    changed = read_deltas(target, shape, deltas, keys)
+    changed = read_deltas(target, shape, _with_keys(deltas, keys), keys)
     left = keys.filter(pc.invert(is_among(keys, changed[KEY])))
-    parts = [_found(target, shape, file, left) for file in files] if len(left) else []
+    parts = [_found(target, shape, file, left) for file in _with_keys(tuple(files), left)]
     return pa.concat_tables([*parts, without_deleted(changed)])
+
+
+def _with_keys(files: Sequence[BucketFile], keys: pa.Array) -> list[BucketFile]:
+    """Return the files that may have one of the keys, by their ranges."""
+    found = keys.take(pc.sort_indices(keys))
+    places = [
+        (place_of(found, its.low), len(found) if its.high is None else place_of(found, its.high))
+        for its in ranges_of(files)
+    ]
+    return [one for one, (first, end) in zip(files, places, strict=True) if first < end]
 
 
 def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
     """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
     with opened_in_parts(target, file.path) as source:
-        held = source.read_row_groups(_groups_of(source, keys), columns=[KEY])[KEY]
+        held = source.read_row_groups(_groups_with(source, keys), columns=[KEY])[KEY]
     return keys.filter(is_among(keys, held))
 
 
@@ -324,24 +422,18 @@ def _has_values(column: Any) -> bool:
 
 def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
     source = opened(target, file.path)
-    rows = source.read_row_groups(_groups_of(source, keys))
+    rows = source.read_row_groups(_groups_with(source, keys))
     rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
     return _current(rows, file, shape)
 
 
-def _groups_of(source: DataFile, keys: pa.Array) -> list[int]:
-    """Return the row groups that may have one of the keys. The key is the last column of a base file."""
-    assert source.schema.get_field_index(KEY) == len(source.schema) - 1
-    footer = source.metadata
-    return [
-        number
-        for number in range(footer.num_row_groups)
-        if _may_have(footer.row_group(number).column(footer.num_columns - 1).statistics, keys)
-    ]
+def _groups_with(source: DataFile, keys: pa.Array) -> list[int]:
+    """Return the row groups that may have one of the keys."""
+    return [number for number, statistics, _ in _key_statistics(source) if _may_have(statistics, keys)]
 
 
 def _may_have(statistics: Any, keys: pa.Array) -> bool:
-    if statistics is None or not statistics.has_min_max:
+    if statistics is None:
         return True
     low, high = (pa.scalar(one, pa.binary()) for one in (statistics.min, statistics.max))
     return bool(pc.any(pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))).as_py())

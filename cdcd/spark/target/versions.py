@@ -41,11 +41,11 @@ TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta", "iceberg")
 ScdType = Literal[1, 2]
 SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
-FORMAT = 9
-"""The format of the records. Format 8 lacks `positions`, `left`, `copying` of a table, and `commit_us` of a parked
-one; format 7 also `cleaned` of a table and `offsets` of a parked one; format 6 also has `delta_version` in place of
-`table_version`; 1 to 5: a manifest.json."""
-READABLE = (6, 7, 8, FORMAT)
+FORMAT = 10
+"""The format of the records. Format 9 lacks `from_key` of a file; format 8 also `positions`, `left`, `copying` of a
+table, and `commit_us` of a parked one; format 7 also `cleaned` of a table and `offsets` of a parked one; format 6
+also has `delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
+READABLE = (6, 7, 8, 9, FORMAT)
 ALL_BUCKETS = -1
 """The bucket of a file that has rows of several buckets: a delta, or a file of a table in an open format."""
 
@@ -54,8 +54,8 @@ ALL_BUCKETS = -1
 class BucketFile:
     """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
 
-    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others;
-    1 also for a base file of a merge.
+    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`), as each file of a merge has. `level`: how
+    often it was merged from others; 1 also for a base file of a merge.
     """
 
     bucket: int
@@ -67,6 +67,9 @@ class BucketFile:
     """Its size in memory; 0: unknown, as of a Delta or Iceberg file that an earlier version has written."""
     last_us: int = 0
     """Of a file of the history, the time of its last commit (Unix epoch), 0 if unknown."""
+    from_key: str | None = None
+    """The beginning (hexadecimal) of the range of keys of a file of a run, which ends where that of the run's next
+    file begins; "" begins a run. None: the file is in no run, and may have any key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,11 +319,14 @@ def _table(entry: dict[str, Any]) -> TableEntry:
 
 
 def _with_texts(entry: TableEntry) -> TableEntry:
-    """Return the entry. Raises TypeError for a path or a name that is no text: it would fail where it is used."""
+    """Return the entry. Raises TypeError, ValueError for a path, a name or a key that would fail where it is used."""
     names = (name for one in entry.fields for name in (one.name, one.avro_name))
     for text in (*entry.paths, *names):
         if not isinstance(text, str):
             raise TypeError("a path or a name is no text")
+    for file in (*entry.files, *entry.deltas):
+        if file.from_key is not None:
+            bytes.fromhex(file.from_key)  # raises ValueError, TypeError
     return entry
 
 

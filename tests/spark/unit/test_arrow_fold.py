@@ -181,7 +181,7 @@ class Mirrored:
         """Make base files of all files, or merge what is due."""
         merge = next_merge(TOPIC, self._entry)
         if merge is None and (merge := next_history_merge(TOPIC, self._entry)) is not None:
-            files = FileMerges(self._target, 1)
+            files = FileMerges(self._target)
             lines = HistoryMerges(self._target, files).write(self._entry, merge, threading.Event())
             assert lines is not None
             merged = with_merged(self._entry, lines)
@@ -191,7 +191,7 @@ class Mirrored:
         if self._by_row:
             merge = Merge(TOPIC, self._entry.files, self._entry.deltas, is_whole=True)
         if merge is not None:
-            result = write_merge(self._target, self._entry, merge, 1, threading.Event())
+            result = write_merge(self._target, self._entry, merge, threading.Event())
             entry = with_merged(self._entry, result)
             assert entry is not None
             assert len(entry.files) + len(entry.deltas) <= len(self._entry.files) + len(self._entry.deltas)

@@ -19,17 +19,19 @@ import pytest
 from cdcd.spark.decoding.events import Event, Sequence
 from cdcd.spark.formats.open_tables import OpenTables
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.reading.table_frame import frame_of_rows, part_rows
+from cdcd.spark.reading.table_frame import frame_of_rows
 from cdcd.spark.storage.uri import Storage, open_storage
-from cdcd.spark.tables import compaction, data_file, table_files, tasks
+from cdcd.spark.tables import data_file, table_files, tasks
 from cdcd.spark.tables.compaction import FAN, next_merge, with_merged, write_merge
 from cdcd.spark.tables.fold import RowState, rows_of
+from cdcd.spark.tables.key_ranges import Part
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import (
     added_rows,
     count_rows,
     look_up,
     read_deltas,
+    read_part,
     read_table,
     write_bucket,
     write_delta,
@@ -175,8 +177,8 @@ def test_a_mirror_of_large_columns_has_the_rows_of_one_of_small_columns(
     assert histories("large") == small
 
 
-def test_deltas_are_merged_before_they_have_too_many_bytes() -> None:
-    """Also of a table with very many rows, of which few are changed."""
+def test_base_files_are_written_again_for_deltas_with_half_of_their_bytes() -> None:
+    """Rows differ in their sizes: those that are changed may be the large ones."""
     base = BucketFile(0, "base", 10_000_000, (1, 2), size_bytes=400 << 20)
     deltas = tuple(
         BucketFile(-1, f"delta {number}", 10, (1, 2), size_bytes=30 << 20) for number in range(FAN)
@@ -188,10 +190,6 @@ def test_deltas_are_merged_before_they_have_too_many_bytes() -> None:
     merge = next_merge(TOPIC, replace(entry, files=(replace(base, size_bytes=4 << 30),)))
     assert merge is not None
     assert not merge.is_whole
-    large = (replace(deltas[0], size_bytes=compaction.MOST_BYTES),)
-    merge = next_merge(TOPIC, replace(entry, files=(replace(base, size_bytes=100 << 30),), deltas=large))
-    assert merge is not None
-    assert merge.is_whole
 
 
 def test_the_files_of_a_mirror_have_their_bytes(tmp_path: Path) -> None:
@@ -245,7 +243,7 @@ def test_deltas_of_more_than_2_gib_are_read_and_merged(storage: Storage, avro: A
     merge = next_merge(TOPIC, entry)
     assert merge is not None
     assert merge.is_whole
-    result = write_merge(storage, entry, merge, 1, threading.Event())
+    result = write_merge(storage, entry, merge, threading.Event())
     merged = with_merged(entry, result)
     assert merged is not None
     for each in (entry, merged):
@@ -272,12 +270,12 @@ def test_keys_of_more_than_2_gib_are_read_and_merged(storage: Storage) -> None:
     deltas = tuple(write_delta(storage, SHAPE, added_rows(rows(first))) for first in starts)
     entry = TableEntry(TOPIC, keyed=True, fields=FIELDS, files=(base,), deltas=deltas)
     assert count_rows(storage, entry) == 4 * count
-    assert part_rows(storage, SHAPE, base, deltas).num_rows == 0
+    assert read_part(storage, SHAPE, Part(base, deltas)).num_rows == 0
     key = pa.array([(5).to_bytes(4, "big") * (MIB // 4)], pa.binary())
     assert look_up(storage, SHAPE, entry.files, entry.deltas, key)["id"].to_pylist() == [5]
     merge = next_merge(TOPIC, entry)
     assert merge is not None
-    merged = with_merged(entry, write_merge(storage, entry, merge, 1, threading.Event()))
+    merged = with_merged(entry, write_merge(storage, entry, merge, threading.Event()))
     assert merged is not None
     assert sorted(read_table(storage, merged)["id"].to_pylist()) == [*range(4 * count)]
 

@@ -126,7 +126,7 @@ def test_a_column_with_integers_inside_may_get_floating_point_numbers(
     found = rows["a"][0].as_py()
     assert found in ([20_000_000.0, None], [("a", float(2**53))], {"n": 20_000_000.0, "t": "x"})
 
-    compactor = Compactor(FileMerges(target, 1))
+    compactor = Compactor(FileMerges(target))
     compactor.note([TOPIC])
     assert next_merge(TOPIC, entry) is not None
     with caplog.at_level(logging.ERROR):
@@ -144,7 +144,7 @@ def test_the_history_of_a_parked_table_is_cut_while_a_merge_of_its_rows_is_due()
     history = (file(99, size_bytes=1, last_us=1),)
     deltas = tuple(file(number) for number in range(1, FAN + 1))
     entry = TableEntry(TOPIC, keyed=True, files=(file(0),), deltas=deltas, history=history)
-    merges = HistoryMerges(None, FileMerges(None, 4), 60.0)  # type: ignore[arg-type]
+    merges = HistoryMerges(None, FileMerges(None), 60.0)  # type: ignore[arg-type]
     merge = merges.next(TOPIC, entry)
     assert merge is not None
     assert not merge.is_cut
