@@ -42,13 +42,15 @@ from cdcd.snapshot.visibility import Snapshot
 ASK_INTERVAL_S = 0.02
 _LOOKS_BEFORE_FLUSH = 50
 """The server is asked to write its WAL to disk at the second check, and again after this number of checks."""
-GIVE_WAY = 6
+GIVE_WAY = 10
 """While the stream has transactions, a copy pauses this many times as long as it works: rows also cost the server and
 the broker time."""
 MOST_AT_ONCE = 2
 """Tables that are copied at the same time, in this proportion."""
 LONGEST_PAUSE_S = 1.0
-PAUSED_BYTES_PER_S = 4 * 1024 * 1024
+BUSY_S = 0.1
+"""The stream has transactions if the last one was so long ago at most."""
+PAUSED_BYTES_PER_S = 3 * 1024 * 1024
 """A pause after n bytes takes n / PAUSED_BYTES_PER_S at most: on a busy machine a small table takes long to read,
 and many small tables would wait for minutes."""
 MAX_WAITING_BYTES = 256 * 1024
@@ -109,6 +111,7 @@ class ChunkEmitter:
         self._metadata = metadata
         self.turn = asyncio.Lock()
         self._seen_lsn = pump.progress.commit_lsn
+        self._seen_at_s = -BUSY_S
 
     async def emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
         """Write a slice; return the number of rows written, None if the chunk has to be read again."""
@@ -146,12 +149,18 @@ class ChunkEmitter:
 
     async def give_way(self, used_s: float, size_bytes: int) -> None:
         """Leave the processors to a stream with transactions, in proportion to the time that was used for a copy."""
-        before, self._seen_lsn = self._seen_lsn, self._pump.progress.commit_lsn
-        if before != self._seen_lsn:
-            used_s *= GIVE_WAY * max(1, min(len(self._copies.tables), MOST_AT_ONCE))
-        else:
-            used_s = 0  # `turn` may be free all the time: without a pause the stream would not be read
-        await asyncio.sleep(min(used_s, size_bytes / PAUSED_BYTES_PER_S, LONGEST_PAUSE_S))
+        # Without any pause the stream would not be read: `turn` may be free all the time.
+        await asyncio.sleep(self.pause_s(used_s, size_bytes))
+
+    def pause_s(self, used_s: float, size_bytes: int) -> float:
+        """Return how long a copy has to pause after work. May be called in any thread."""
+        now_s, lsn = time.monotonic(), self._pump.progress.commit_lsn
+        if lsn != self._seen_lsn:
+            self._seen_lsn, self._seen_at_s = lsn, now_s
+        if now_s - self._seen_at_s > BUSY_S + used_s:
+            return 0.0
+        wanted_s = used_s * GIVE_WAY * max(1, min(len(self._copies.tables), MOST_AT_ONCE))
+        return min(wanted_s, size_bytes / PAUSED_BYTES_PER_S, LONGEST_PAUSE_S)
 
     async def _emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
         covered_lsn = self._pump.progress.covered_lsn

@@ -235,12 +235,10 @@ class TableCopier:
         began_s = time.monotonic()
         is_by_blocks = isinstance(chunk, RangeChunk) and self._table.copy.state.is_by_blocks
         read = await (self._read_blocks if is_by_blocks else self._read)(chunk, begun, self._described)
-        used_s = time.monotonic() - began_s
-        await self._parts.emitter.give_way(used_s, 0 if read is None else read.rows.size_bytes)
         if read is None:
             return
         rows = sum(batch.count for batch, _ in read.rows.slices)
-        self._pace.was_read(rows, used_s)
+        self._pace.was_read(rows, time.monotonic() - began_s)
         await self._received(begun)
         if not await self._emit(chunk, begun, read):
             self._pace.was_refused()
@@ -255,7 +253,8 @@ class TableCopier:
         """Read rows by key; None if they are too many, and have to be read in smaller chunks."""
         copy, is_by_keys = self._table.copy, isinstance(chunk, KeysChunk)
         is_smallest = is_by_keys and copy.keys_per_chunk == 1
-        reading = partial(self._reader.read, max_bytes=sys.maxsize if is_smallest else MAX_CHUNK_BYTES)
+        max_bytes = sys.maxsize if is_smallest else MAX_CHUNK_BYTES
+        reading = partial(self._reader.read, max_bytes=max_bytes, pause_s=self._parts.emitter.pause_s)
         rows = await self._parts.in_thread(reading, described, chunk, self._pace.rows, begun.end_lsn)
         if not is_by_keys:
             return ReadSlices(rows, [key for _, key in rows.slices], None)
@@ -286,7 +285,7 @@ class TableCopier:
             self._parts.copies.note_state()
             return None
         max_bytes = sys.maxsize if self._pages == 1 else MAX_CHUNK_BYTES
-        reading = partial(self._reader.read_blocks, max_bytes=max_bytes)
+        reading = partial(self._reader.read_blocks, max_bytes=max_bytes, pause_s=self._parts.emitter.pause_s)
         rows = await self._parts.in_thread(reading, described, piece, begun.end_lsn)
         if rows.is_cut:
             self._pages = max(1, self._pages // 2)

@@ -10,6 +10,7 @@ Must not: decide what is read next, or whether rows are emitted.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -50,6 +51,8 @@ SLICE_BYTES = 64 * 1024
 """Rows that are emitted at once: the stream waits for them."""
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 Connect = Callable[[], Any]
+Pause = Callable[[float, int], float]
+"""Returns how long to pause after work of this duration for these bytes."""
 Translate = Callable[[psycopg2.Error], CdcdError]
 
 _BEGIN = """
@@ -202,6 +205,11 @@ class CatalogVersions(NamedTuple):
 
     versions: tuple[object, ...]
     end_lsn: Lsn
+
+
+def no_pause(_used_s: float, _size_bytes: int) -> float:
+    """Return that no pause is needed."""
+    return 0.0
 
 
 class ReadRows(NamedTuple):
@@ -414,12 +422,18 @@ class ChunkReader:
         return Piece(replace(blocks, end=at), replace(blocks, first=at), leaf)
 
     def read_blocks(
-        self, described: Description, piece: Piece, lsn: Lsn, *, max_bytes: int = MAX_CHUNK_BYTES
+        self,
+        described: Description,
+        piece: Piece,
+        lsn: Lsn,
+        *,
+        max_bytes: int = MAX_CHUNK_BYTES,
+        pause_s: Pause = no_pause,
     ) -> ReadRows:
         """Read the rows of these blocks, and end the transaction."""
         blocks = piece.blocks
         statement = rows_of_blocks(described.table, blocks.first, blocks.end, piece.leaf)
-        return self._read(described, statement, lsn, max_bytes)
+        return self._read(described, statement, lsn, max_bytes, pause_s)
 
     def read(
         self,
@@ -429,6 +443,7 @@ class ChunkReader:
         lsn: Lsn,
         *,
         max_bytes: int = MAX_CHUNK_BYTES,
+        pause_s: Pause = no_pause,
     ) -> ReadRows:
         """Read a chunk's rows, at most `limit` or about `max_bytes` of them, and end the transaction."""
         table = described.table
@@ -438,19 +453,23 @@ class ChunkReader:
             statement = rows_of_keys(table, named, chunk.keys.values())
         else:
             statement = rows_after(table, described.key, chunk.after, limit)
-        read = self._read(described, statement, lsn, max_bytes)
+        read = self._read(described, statement, lsn, max_bytes, pause_s)
         rows = sum(batch.count for batch, _ in read.slices)
         is_last = isinstance(chunk, KeysChunk) or rows < limit
         return read._replace(is_last=read.is_last and is_last)
 
-    def _read(self, described: Description, statement: str, lsn: Lsn, max_bytes: int) -> ReadRows:
+    def _read(
+        self, described: Description, statement: str, lsn: Lsn, max_bytes: int, pause_s: Pause
+    ) -> ReadRows:
         with self._fitting(described.table), self._ended_by_errors(), self._readable(described.table):
-            read = self._slices(described, statement, lsn, max_bytes)
+            read = self._slices(described, statement, lsn, max_bytes, pause_s)
         self.end()
         self._rows_read += sum(batch.count for batch, _ in read.slices)
         return read
 
-    def _slices(self, described: Description, statement: str, lsn: Lsn, max_bytes: int) -> ReadRows:
+    def _slices(
+        self, described: Description, statement: str, lsn: Lsn, max_bytes: int, pause_s: Pause
+    ) -> ReadRows:
         table = described.table
         rows = CopyRows(table.relid, len(table.columns), lsn, omitted=table.omitted)
         copying = CopyOut(self._connection)
@@ -458,11 +477,14 @@ class ChunkReader:
         slices: list[tuple[RowBatch, KeyValues]] = []
         size_bytes, has_more = 0, True
         while has_more:
+            began_s, before_bytes = time.monotonic(), size_bytes
             has_more = copying.read(rows, SLICE_BYTES)
             if (taken := rows.take()) is not None:
                 batch, last_at = taken
                 slices.append((batch, _key_of(described, batch.frames, last_at)))
                 size_bytes += len(batch.frames)
+            # The server waits meanwhile: what the connection holds is read at once.
+            time.sleep(pause_s(time.monotonic() - began_s, size_bytes - before_bytes))
             if has_more and size_bytes >= max_bytes:
                 self._connection.cancel()
                 self._drain(copying, rows)
