@@ -220,35 +220,43 @@ def wait(
     it the LSN is of the timeline that the mirror has reached last, which after a failover may be the former one.
     `slot`: of the daemon that sends the commit; without it the mirror has to reach the LSN with each slot.
     `system_identifier`: of the server. The answer of the daemon's /wait has timeline and system identifier.
+    Tables that are being copied are waited for, too, unless `loading` accepts that they lack rows.
     Raises MirrorBehind after `timeout_s`.
-    Raises TablesParked if the mirror has the commits, except in some tables: those that lack rows, unless `loading`
-    accepts it, and those of an earlier commit, unless `parked` accepts them; one that was parked while it was copied
-    needs both.
+    Raises TablesParked if the mirror has the commits, except in some tables: after `timeout_s` for those that lack
+    rows, and at once for those of an earlier commit, unless `parked` accepts them; one that was parked while it was
+    copied needs both.
     """
     storage = open_storage(target, target_options)
     lsn = parse_lsn(lsn) if isinstance(lsn, str) else lsn
     wanted = Wanted(end_of_commits(lsn), timeline, slot, system_identifier)
     deadline_s = time.monotonic() + timeout_s
     version = read_latest(storage)
-    while version is None or (why := missing(version, wanted)):
-        if time.monotonic() > deadline_s:
+    while True:
+        is_over = time.monotonic() > deadline_s
+        why = {"reached": format_lsn(0)} if version is None else missing(version, wanted)
+        if version is not None and not why:
+            opened = Mirror(storage, version)
+            if _has_all_tables(opened, is_over=is_over, loading=loading, parked=parked):
+                return opened
+        elif is_over:
             raise MirrorBehind(
-                "the mirror has not reached the LSN in time",
-                target=storage.uri,
-                lsn=format_lsn(lsn),
-                **({"reached": format_lsn(0)} if version is None else why),
+                "the mirror has not reached the LSN in time", target=storage.uri, lsn=format_lsn(lsn), **why
             )
         time.sleep(LOOK_AGAIN_S)
         version = _newer(storage, version)
-    return _with_all_tables(Mirror(storage, version), loading=loading, parked=parked)
 
 
-def _with_all_tables(opened: Mirror, *, loading: bool, parked: bool) -> Mirror:
-    """Return the mirror. Raises TablesParked if tables are not as of its position."""
+def _has_all_tables(opened: Mirror, *, is_over: bool, loading: bool, parked: bool) -> bool:
+    """Return whether all tables are as of the mirror's position, False: some are still being copied.
+
+    Raises TablesParked if nothing will change this by itself, or the time is over.
+    """
     stale = parked_for(opened.version, opened.topics, loading=loading, parked=parked)
     lacking = {*stale, *(() if loading else opened.loading)}
+    if not stale and not is_over:
+        return not lacking
     if not lacking:
-        return opened
+        return True
     raise TablesParked(
         "the mirror has all commits up to the LSN, except in tables that are parked or loading",
         hint="`python -m cdcd.spark status --target TARGET` has the reasons of parked tables, `cdcd snapshot status` "

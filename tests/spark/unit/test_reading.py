@@ -146,16 +146,36 @@ def test_a_wait_is_not_over_where_tables_are_parked_or_still_copied(
         "loading": {"loading": ("shop.public.t",)},
     }
     writer.publish(replace(writer.version, **over[lacking]))
-    assert main(["wait", "--target", str(tmp_path), "--lsn", "0/12C"]) == 1
+    assert main(["wait", "--target", str(tmp_path), "--lsn", "0/12C", "--timeout-s", "1"]) == 1
     assert "CDCD-MIRROR-PARKED" in caplog.text
     for waits in (
-        lambda: wait_mirrored(str(tmp_path), {}, 300, 1, slot="", durable=Durable("0/12C", None, None)),
-        lambda: wait(tmp_path, 300),
-        lambda: wait(tmp_path, 300, parked=lacking != "parked", loading=lacking != "loading"),
+        lambda: wait_mirrored(str(tmp_path), {}, 300, 0, slot="", durable=Durable("0/12C", None, None)),
+        lambda: wait(tmp_path, 300, timeout_s=0),
+        lambda: wait(tmp_path, 300, timeout_s=0, parked=lacking != "parked", loading=lacking != "loading"),
     ):
         with pytest.raises(TablesParked, match=r"shop\.public\.t"):
             waits()
     assert wait(tmp_path, 300, parked=True, loading=True).end_lsn == 300
+
+
+def test_a_wait_includes_the_tables_that_are_being_copied(writer: TargetWriter, tmp_path: Path) -> None:
+    assert writer.version is not None
+    copying = writer.publish(replace(writer.version, loading=("shop.public.t",)))
+    complete = replace(copying, end_lsn=400, loading=())
+    later = threading.Timer(0.2, writer.publish, (complete,))
+    later.start()
+    assert wait(tmp_path, 300).loading == []
+    later.join()
+
+
+def test_a_parked_table_is_not_waited_for(writer: TargetWriter, tmp_path: Path) -> None:
+    """It stays as it is until somebody copies it again; also while another one is being copied."""
+    assert writer.version is not None
+    entry = TableEntry("shop.public.t", parked=Parked("CDCD-GAP", "CDCD-GAP: a gap", 100, 0.0))
+    tables = {"shop.public.t": entry}
+    writer.publish(replace(writer.version, tables=tables, loading=("shop.public.other",)))
+    with pytest.raises(TablesParked, match=r"shop\.public\.t"):
+        wait(tmp_path, 300, timeout_s=10**6)
 
 
 def test_a_wait_begins_before_the_mirror(tmp_path: Path) -> None:
