@@ -13,6 +13,7 @@ Must not: create a Python object for a record or a value, hold the GIL while it 
 """
 
 include "../big_endian.pxi"
+include "../function_address.pxi"
 include "_arrow/input.pxi"
 include "_arrow/buffer.pxi"
 include "_arrow/store.pxi"

@@ -11,13 +11,13 @@ This file is also a plugin of librdkafka: `conf_init` is called where `plugin.li
 function that librdkafka calls with the address of the new client, in the thread that creates it.
 """
 
-import ctypes
-
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+include "../function_address.pxi"
 
 cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
@@ -60,21 +60,14 @@ cdef enum:
     COPY = 2  # RD_KAFKA_MSG_F_COPY
 
 
-cdef void* _address(function) except NULL:
-    value = ctypes.cast(function, ctypes.c_void_p).value
-    if not value:
-        raise ValueError("a function of librdkafka without an address")
-    return <void*><uintptr_t>value
-
-
 def use(add_on_new, opaque, topic_new, topic_destroy, produce):
     """Set librdkafka's functions: those of `cdcd.sink.direct_producer.FUNCTIONS`, from ctypes."""
     global cdcd_add_on_new, rd_kafka_opaque, rd_kafka_topic_new, rd_kafka_topic_destroy, rd_kafka_produce
-    rd_kafka_opaque = <opaque_t>_address(opaque)
-    rd_kafka_topic_new = <topic_new_t>_address(topic_new)
-    rd_kafka_topic_destroy = <topic_destroy_t>_address(topic_destroy)
-    rd_kafka_produce = <produce_t>_address(produce)
-    cdcd_add_on_new = <add_on_new_t>_address(add_on_new)
+    rd_kafka_opaque = <opaque_t>function_address(opaque)
+    rd_kafka_topic_new = <topic_new_t>function_address(topic_new)
+    rd_kafka_topic_destroy = <topic_destroy_t>function_address(topic_destroy)
+    rd_kafka_produce = <produce_t>function_address(produce)
+    cdcd_add_on_new = <add_on_new_t>function_address(add_on_new)
 
 
 def forget_created():

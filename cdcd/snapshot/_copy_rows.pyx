@@ -9,8 +9,6 @@ that other rows are encoded meanwhile; a connection whose notices Python receive
 Must not: create a Python object for a row, or know what a value means.
 """
 
-import ctypes
-
 from cdcd.model import RowBatch
 from cdcd.snapshot import copy_rows
 
@@ -21,6 +19,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 include "../big_endian.pxi"
 include "../frame_layout.pxi"
+include "../function_address.pxi"
 
 ctypedef int (*get_copy_data_t)(void *, char **, int) noexcept nogil
 ctypedef void (*free_t)(void *) noexcept nogil
@@ -54,13 +53,6 @@ cdef extern from *:
     const uint8_t *COPY_HEADER "cdcd_copy_header"  # signature, no flags, no extension
     bint IS_CHECKED "CDCD_IS_CHECKED"  # buffers have exactly the requested size, to detect overruns
     uint8_t cdcd_escaped(uint8_t) noexcept nogil
-
-
-cdef void *_address(function) except NULL:
-    value = ctypes.cast(function, ctypes.c_void_p).value
-    if not value:
-        raise ValueError("a function of libpq without an address")
-    return <void *> <uintptr_t> value
 
 
 cdef class CopyRows:
@@ -106,8 +98,8 @@ cdef class CopyRows:
 
         Stops at a malformed message too, for which `take` raises the error.
         """
-        cdef get_copy_data_t get = <get_copy_data_t> _address(get_copy_data)
-        cdef free_t give_back = <free_t> _address(free_memory)
+        cdef get_copy_data_t get = <get_copy_data_t> function_address(get_copy_data)
+        cdef free_t give_back = <free_t> function_address(free_memory)
         cdef char *line = NULL
         cdef int size = 0, result = OK
         with nogil:

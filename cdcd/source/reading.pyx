@@ -8,8 +8,6 @@ error for a message that does not have the expected form, so that only one modul
 Must not: create a Python object for a row, or release the GIL (libpq calls back for a notice).
 """
 
-import ctypes
-
 from cdcd.model import Control, Keepalive, RowBatch, TransactionBatch
 from cdcd.source import copyboth
 
@@ -20,6 +18,7 @@ from libc.string cimport memcmp, memcpy
 
 include "../big_endian.pxi"
 include "../frame_layout.pxi"
+include "../function_address.pxi"
 
 LATER, COPY_ENDED, COPY_FAILED, BROKEN = 0, -1, -2, 1
 
@@ -58,14 +57,6 @@ cdef inline bytes _bytes(const uint8_t *at, size_t size):
     return PyBytes_FromStringAndSize(<const char *> at, <Py_ssize_t> size)
 
 
-cdef void *_address(function) except NULL:
-    """Return the function's address: that of the C function, or the entry point of a callback."""
-    value = ctypes.cast(function, ctypes.c_void_p).value
-    if not value:
-        raise ValueError("a function of libpq without an address")
-    return <void *> <uintptr_t> value
-
-
 cdef class Libpq:
     """The functions of libpq that a drain calls, as ctypes functions."""
 
@@ -76,9 +67,9 @@ cdef class Libpq:
 
     def __init__(self, get_copy_data, free, consume_input):
         self._functions = (get_copy_data, free, consume_input)
-        self.get_copy_data = <get_copy_data_t> _address(get_copy_data)
-        self.free = <free_t> _address(free)
-        self.consume_input = <consume_input_t> _address(consume_input)
+        self.get_copy_data = <get_copy_data_t> function_address(get_copy_data)
+        self.free = <free_t> function_address(free)
+        self.consume_input = <consume_input_t> function_address(consume_input)
 
 
 cdef class Batch:

@@ -8,8 +8,6 @@ allocated, and a second pass copies. The GIL is released while messages are wait
 Must not: create a Python object for a record, or take more messages than `max_rows`.
 """
 
-import ctypes
-
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc
 from libc.string cimport memmove, strcmp
@@ -52,14 +50,6 @@ cdef struct Totals:  # of the rows of one batch
     Py_ssize_t keys, values, timestamps  # that are not null
 
 
-cdef void* _function(function) except NULL:
-    """Return the function's address: that of the C function, or the entry point of a callback."""
-    value = ctypes.cast(function, ctypes.c_void_p).value
-    if not value:
-        raise ValueError("a function of librdkafka without an address")
-    return <void*><uintptr_t>value
-
-
 cdef int64_t _now_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
@@ -90,10 +80,10 @@ cdef class Librdkafka:
 
     def __init__(self, consume_batch, destroy, timestamp, topic_name):
         self._functions = (consume_batch, destroy, timestamp, topic_name)
-        self.consume_batch = <consume_batch_t>_function(consume_batch)
-        self.destroy = <destroy_t>_function(destroy)
-        self.timestamp = <timestamp_t>_function(timestamp)
-        self.topic_name = <topic_name_t>_function(topic_name)
+        self.consume_batch = <consume_batch_t>function_address(consume_batch)
+        self.destroy = <destroy_t>function_address(destroy)
+        self.timestamp = <timestamp_t>function_address(timestamp)
+        self.topic_name = <topic_name_t>function_address(topic_name)
 
 
 cdef class Messages:

@@ -1,7 +1,8 @@
 """A mirror beside a hand-written pipeline: Spark's Kafka source, `from_avro`, and Delta's MERGE in foreachBatch.
 
 Run by the Python of a Spark for which all jars exist, one process for each way.
-In: JSON with the servers, the topics, the jars, the schemas, the way and its folder; then a line for each step.
+In: JSON with the servers, the topics, the jars, the schemas, the way and its folder; then a line for each step: `warm`
+loads into another folder, before the first load that counts; a further load or batch into this one; `rows`.
 Out: a line of JSON for each step: the seconds of a run to the newest commit, and the CPU seconds of this process, its
 JVM and its workers; for the step `rows` the number of rows in the tables. The peer is what a data engineer writes:
 the last change of each key, by commit and number, is merged; its tables have deletion vectors.
@@ -47,14 +48,17 @@ def main(text: str) -> None:
     given = json.loads(text)
     of_peer = given["way"] == "merge"
     spark = peer_session(2, given["jars"] if of_peer else [], DELTA if of_peer else {})
-    step = _merges(spark, given) if of_peer else _mirrors(spark, given)
+    step, warm = (
+        _merges(spark, one) if of_peer else _mirrors(spark, one)
+        for one in (given, {**given, "folder": f"{given['folder']}-warm"})
+    )
     print("{}", flush=True)
     for line in sys.stdin:
         if line.strip() == "rows":
             print(json.dumps({"rows": _rows(spark, given)}), flush=True)
             continue
         begun_s, cpu_s = time.monotonic(), _cpu_s()
-        step()
+        (warm if line.strip() == "warm" else step)()
         print(json.dumps({"s": time.monotonic() - begun_s, "cpu_s": _cpu_s() - cpu_s}), flush=True)
     spark.stop()
 
