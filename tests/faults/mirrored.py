@@ -24,17 +24,21 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.reading.row_history import history
+from cdcd.spark.source.cuts import of_topics
 from cdcd.spark.target.versions import ScdType, TableFormat
 from tests.faults.assertions.folds import Fold, key_of
 from tests.faults.truth import TABLES
 from tests.faults.world import World
 from tests.spark.foreign_readers import READERS
-from tests.spark.running_mirrors import MirrorInSession, await_all, compared
+from tests.spark.running_mirrors import DEADLINE_S, MirrorInSession, await_all, compared
+from tests.support.waiting import eventually
 
 Form = tuple[TableFormat, ScdType]
 FORMS: tuple[Form, ...] = (
     ("parquet", 1), ("delta", 1), ("iceberg", 1), ("parquet", 2), ("delta", 2), ("iceberg", 2),
 )  # fmt: skip
+HISTORY, WITH_HISTORY = "history", ("shape", "wide")
+"""The tables whose history is read, which takes Spark seconds each: with DDL, and with TOASTed values."""
 Read = Callable[[str], pa.Table]
 
 
@@ -69,16 +73,28 @@ class WorldMirror:
             on_error="fail",
         )
 
-    def keep_up(self) -> None:
-        """If the mirror runs, wait until it has what cdcd has written so far."""
-        topics = AdminClient({"bootstrap.servers": self._kafka.bootstrap}).list_topics(timeout=30).topics
+    def await_rows(self) -> None:
+        """If the mirror runs and cdcd has copied rows, wait until the mirror has some.
+
+        Those of the first attempt: a later one has another point, and no batch ends before the stream is there.
+        """
         running = self._running
-        if (
-            running
-            and self._world.topics.progress_topic in topics
-            and running.tables.end(self._kafka.bootstrap)
-        ):
-            await_all(running, self._kafka.bootstrap)
+        if running is not None and self._is_written(running):
+            eventually(
+                lambda: running.check() and self._has_rows(running),
+                "the mirror has copied rows",
+                DEADLINE_S,
+                0.2,
+            )
+
+    def _is_written(self, running: MirrorInSession) -> bool:
+        """Return whether a progress record names rows."""
+        topics = AdminClient({"bootstrap.servers": self._kafka.bootstrap}).list_topics(timeout=30).topics
+        return self._world.topics.progress_topic in topics and bool(running.tables.end(self._kafka.bootstrap))
+
+    @staticmethod
+    def _has_rows(running: MirrorInSession) -> bool:
+        return running.tables.position() >= 0 and bool(of_topics(read_mirror(running.target).version.offsets))
 
     def differences(self) -> list[str]:
         """Return the differences from PostgreSQL, by reader and table. Everything is confirmed and judged."""
@@ -91,7 +107,7 @@ class WorldMirror:
             f"{reader}: {line}"
             for reader, read in self._readers(self._running)
             for line in self._differences(
-                read, [one.name for one in TABLES if one.key or reader != "history"]
+                read, [*WITH_HISTORY] if reader == HISTORY else [one.name for one in TABLES]
             )
         ]
 

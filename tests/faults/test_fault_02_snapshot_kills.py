@@ -2,7 +2,7 @@
 
 The moments are in the copy, at the hand-over to the stream, and after it. The oracle judges the topics of each run; a
 table that was complete at an interruption is not copied again. A mirror of the topics equals the source, also one
-that has read the rows of each attempt before the next one removed them.
+that has read rows of an attempt before the next one removed them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _form(chain: str, major: int) -> Form:
 
 
 def _follows(chain: str, major: int) -> bool:
-    """Whether the mirror runs during the interruptions, and has read what each attempt has written."""
+    """Whether the mirror runs during the interruptions, and reads rows of the first attempt before the next one."""
     number = [*CHAINS].index(chain)
     return chain == FOLLOWED or (chain != SHORT[0] and MAJORS[number % len(MAJORS)] == major)
 
@@ -123,7 +123,7 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
                 mirror.start()
             for moment in CHAINS[chain]:
                 kills.strike(moment)
-                mirror.keep_up()
+                mirror.await_rows()
             link.heal()
             if world.daemon.process is None or world.daemon.process.poll() is not None:
                 world.daemon.start()
