@@ -1,9 +1,9 @@
 """The real servers of the test session, each started when the first test asks for it.
 
 Out: `pg_server(major)`, `postgres` (newest major), `database` (a new one for each test), `kafka`,
-`kafka_cluster`, `registry`. The servers use one folder, listen on 127.0.0.1, and end with the session, even if the
-session is killed. The workers of pytest-xdist share the broker and the registry; a test marked `own_broker` uses the
-broker of its worker.
+`kafka_cluster`, `registry`, `spark`. The servers use one folder, listen on 127.0.0.1, and end with the session, even
+if the session is killed. The workers of pytest-xdist share the broker and the registry; a test marked `own_broker`
+uses the broker of its worker.
 Invariant: a missing artefact is downloaded; an artefact that is unavailable is an error of the test, never a skip.
 """
 
@@ -15,7 +15,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from hypothesis import settings
@@ -42,6 +42,9 @@ from tests.support.shared import (
 )
 from tests.support.spreading import Spreading
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -225,6 +228,16 @@ def forks() -> Iterator[Forks]:
     """A process that forks daemons, so that a start need not import the modules again."""
     with Forks() as forks:
         yield forks
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The Spark of this process; all its tests share it."""
+    from cdcd.spark.session import session  # `make test-quick` runs without PySpark
+
+    running = session("cdcd tests", "2", memory="1g", shuffle_partitions=2)
+    yield running
+    running.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ import psycopg2
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.faults.assertions.snapshots import complete_at
 from tests.faults.facts import Block
+from tests.faults.workload import first, write
 from tests.faults.world import World
 from tests.support.daemon import Daemon
 from tests.support.proxy import Proxy
@@ -95,6 +96,11 @@ class Kills:
             self._crash(moment)
         self.done.append(moment)
         self.world.wait_for_writes(WRITES_BETWEEN)
+
+    def end(self) -> None:
+        """Pause the sessions, and write a last row to each table, without which its DDL is not visible."""
+        self.world.rest()
+        write(self.world.dsn, f"{self._seed}.last", first)
 
     def _crash(self, failpoint: str) -> None:
         daemon = self.world.daemon

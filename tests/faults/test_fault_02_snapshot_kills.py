@@ -1,7 +1,8 @@
 """Fault 2: kills at twenty moments of an initial snapshot under load, and cuts of the exported snapshot's connection.
 
-The moments are in the copy, at the hand-over to the stream, and after it. The oracle judges each run; a table that
-was complete at an interruption is not copied again.
+The moments are in the copy, at the hand-over to the stream, and after it. The oracle judges the topics of each run; a
+table that was complete at an interruption is not copied again. A mirror of the topics equals the source, also one
+that has read rows of an attempt before the next one removed them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.mirrored import FORMS, Form, WorldMirror
 from tests.faults.snapshot_kills import (
     CHAINS,
     CONFIGURATION,
@@ -39,6 +42,8 @@ NIGHTLY = "hand-over"
 STREAMED = {("random", 16), ("random", 18), ("two", 16), ("two", 18)}
 """Here each transaction is streamed while it is open, and many are prepared, with two_phase."""
 AT_LEAST_ONCE = {("groups", 16), ("after", 16)}
+FOLLOWED = "hand-over"
+"""In this chain the mirror runs from the start on with each version, in each other chain with one version."""
 IMMEDIATE = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 CASES = [
     (*SHORT, FEW_ROWS),
@@ -62,6 +67,18 @@ def _configuration(chain: str, major: int) -> dict[str, Any]:
     return {**configuration, "sink": {**configuration["sink"], "delivery": delivery}}
 
 
+def _form(chain: str, major: int) -> Form:
+    """Return the form of the mirror: each chain has each format, each version has each form."""
+    place = [*CHAINS].index(chain) + 2 * MAJORS.index(major)
+    return ("parquet", 1) if (chain, major) == SHORT else FORMS[place % len(FORMS)]
+
+
+def _follows(chain: str, major: int) -> bool:
+    """Whether the mirror runs during the interruptions, and reads rows of the first attempt before the next one."""
+    number = [*CHAINS].index(chain)
+    return chain == FOLLOWED or (chain != SHORT[0] and MAJORS[number % len(MAJORS)] == major)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("chain", "major", "rows"), CASES)
 def test_an_interrupted_snapshot_loses_and_repeats_nothing(
@@ -73,9 +90,10 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
     kafka: KafkaBroker,
     registry: SchemaRegistry,
     forks: Forks,
+    spark: SparkSession,
 ) -> None:
-    """F36, F37, F40: the topics have each row and each change once, whatever interrupted the snapshot."""
-    begun_s, is_streamed = time.monotonic(), (chain, major) in STREAMED
+    """F36, F37, F40: topics and mirror have each row and each change once, whatever interrupted the snapshot."""
+    begun_s, is_streamed, form = time.monotonic(), (chain, major) in STREAMED, _form(chain, major)
     server, database = pg_server(major), new_database_name()
     server.create_database(database)
     try:
@@ -93,6 +111,7 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
                 buffer={"memory": "1MiB", "spill_dir": str(tmp_path / "spill")},
                 **_configuration(chain, major),
             ) as world,
+            WorldMirror(spark, world, kafka, registry, form) as mirror,
         ):
             world.daemon.spawn = forks.spawn
             if chain == RANGES:
@@ -100,15 +119,22 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
             load = LOAD_OF_RANGES if chain == RANGES else LOAD
             kills = Kills(world, link, f"{chain} {major}", load | {"prepared": 60} if is_streamed else load)
             kills.begin(rows)
+            if _follows(chain, major):
+                mirror.start()
             for moment in CHAINS[chain]:
                 kills.strike(moment)
+                mirror.await_rows()
             link.heal()
             if world.daemon.process is None or world.daemon.process.poll() is not None:
                 world.daemon.start()
             await_copied(world.daemon)
+            kills.end()
             assert bool(world.daemon.events("snapshot_continues_while_streaming")) == (chain == RANGES)
             findings = world.judge()
             assert [str(one) for one in findings] == []
+            judged_s = time.monotonic()
+            assert mirror.differences() == []
+            mirrored_s = time.monotonic() - judged_s
             assert world.daemon.stop() == 0
             assert world.last_block is not None
             copied, abandoned, complete_before = account(world.last_block)
@@ -117,5 +143,6 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
     print(
         f"\n{chain} on {major}: {len(kills.done)} interruptions, {world.transactions} transactions,"
         f" {copied} rows copied, {abandoned} of them at earlier points, {complete_before} tables complete before,"
-        f" {time.monotonic() - begun_s:.0f} s"
+        f" {time.monotonic() - begun_s:.0f} s, {mirrored_s:.0f} s of them for the mirror:"
+        f" {' '.join(map(str, form))}{', followed' if _follows(chain, major) else ''}"
     )

@@ -17,21 +17,12 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.spark.__main__ import main
 from cdcd.spark.commands import read, running, verify
-from cdcd.spark.session import session
 from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
 from tests.support.azure import AzureServer
 from tests.support.hdfs import HdfsServer
 
 S3_PASSWORD = "of-the-bucket-7c1f"
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Return the session's Spark."""
-    running = session("cdcd tests", "2", memory="1g", shuffle_partitions=2)
-    yield running
-    running.stop()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -21,15 +20,20 @@ import psycopg2
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.demo.compare import TableOutcome, compare_table, report
-from cdcd.demo.mirrored import Mirror
+from cdcd.demo.compare import report
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.clients.connection import Connection, RegistryAccess
-from cdcd.spark.mirroring.start import mirror as start_mirror
 from cdcd.spark.mirroring.verify import verify as verify_tables
-from cdcd.spark.session import run_to_end
+from tests.spark.running_mirrors import (
+    DEADLINE_S,
+    AnyMirror,
+    MirrorInSession,
+    MirrorProcess,
+    await_all,
+    compared,
+)
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.stack import (
@@ -48,61 +52,6 @@ from tests.support.waiting import eventually
 WRITERS = 2
 WRITES_PER_CHANGE = 20
 TURNS_PER_BATCH = 5
-DEADLINE_S = 240.0
-
-
-class MirrorProcess:
-    """The mirror as the demo runs it: a separate process, with a batch each second."""
-
-    def __init__(self, folder: Path, daemon: Daemon, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
-        self.tables = Mirror(folder / "mirror", daemon.name)
-        self._log = folder / "mirror.log"
-        command = [sys.executable, "-m", "cdcd.spark", "mirror", "--brokers", kafka.bootstrap]
-        command += ["--prefix", daemon.name, "--target", str(folder / "mirror"), "--trigger-ms", "1000"]
-        command += ["--registry", registry.url]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
-
-    def check(self) -> bool:
-        """Return True while the mirror runs; fail the test with the mirror's log when it has ended by itself."""
-        if self._process.poll() is None:
-            return True
-        raise AssertionError(f"the mirror ended:\n{self._log.read_text()[-6000:]}")
-
-    def stop(self) -> None:
-        """Kill the mirror."""
-        self._process.kill()
-        self._process.wait()
-
-
-class MirrorInSession:
-    """The mirror in the tests' Spark, with a batch each second: no other Java starts."""
-
-    def __init__(
-        self, spark: SparkSession, folder: Path, daemon: Daemon, kafka: KafkaBroker, registry: SchemaRegistry
-    ) -> None:
-        target = folder / "mirror"
-        self.tables = Mirror(target, daemon.name)
-        connection = Connection(kafka.bootstrap, daemon.name, registry=RegistryAccess(registry.url))
-        start = partial(start_mirror, spark, connection, str(target), trigger="1 second")
-        self._stopping = threading.Event()
-        self._pool = ThreadPoolExecutor(1, "mirror")
-        self._ended = self._pool.submit(run_to_end, start, self._stopping)
-
-    def check(self) -> bool:
-        """Return True while the mirror runs; fail the test with its error when it has ended by itself."""
-        if not self._ended.done():
-            return True
-        raise AssertionError(f"the mirror ended: {self._ended.result()}")
-
-    def stop(self) -> None:
-        """End the query."""
-        self._stopping.set()
-        self._pool.shutdown()
-
-
-AnyMirror = MirrorProcess | MirrorInSession
 
 
 @pytest.fixture(params=[18, pytest.param(16, marks=pytest.mark.long)])
@@ -222,24 +171,12 @@ def quiesce(
         "all changes are confirmed",
         DEADLINE_S,
     )
-    end = mirror.tables.end(kafka.bootstrap)
-    eventually(
-        lambda: mirror.check() and mirror.tables.has_reached(end),
-        "the mirror has all changes",
-        DEADLINE_S,
-        0.2,
-    )
-
-
-def compared(dsn: str, names: list[str], mirror: AnyMirror) -> list[TableOutcome]:
-    """Compare tables with their mirrors."""
-    with closing(psycopg2.connect(dsn)) as connection:
-        return [compare_table(connection, "public", one, mirror.tables.read("public", one)) for one in names]
+    await_all(mirror, kafka.bootstrap)
 
 
 def compare(dsn: str, tables: Tables, mirror: AnyMirror) -> None:
     """Compare each table, and each partition, which has a topic of its own, with its mirror."""
-    outcomes = compared(dsn, tables.leaves(), mirror)
+    outcomes = compared(dsn, tables.leaves(), partial(mirror.tables.read, "public"))
     print("\n".join(f"{one.table}: {one.source_rows} rows" for one in outcomes))
     assert report(outcomes) == []
     assert sum(outcome.mirror_rows > 0 for outcome in outcomes) == len(tables.leaves())
@@ -255,8 +192,7 @@ HIDDEN = {
 
 def reach(mirror: AnyMirror, daemon: Daemon, source: PostgresServer, kafka: KafkaBroker) -> None:
     await_confirmed(source, daemon, 120)
-    end = mirror.tables.end(kafka.bootstrap)
-    eventually(lambda: mirror.check() and mirror.tables.has_reached(end), "the mirror has all changes", 120)
+    await_all(mirror, kafka.bootstrap)
 
 
 def make_hidden(execute: Callable[..., None]) -> None:
@@ -292,7 +228,7 @@ def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
                 execute(*ddl, f"INSERT INTO {table} VALUES (6, 'new', 'new')")
             execute("UPDATE renamed SET c = 'changed' WHERE id = 1", "UPDATE again SET a = 'x' WHERE id = 2")
             reach(mirror, daemon, source, kafka)
-            found = compared(dsn, list(HIDDEN), mirror)
+            found = compared(dsn, list(HIDDEN), partial(mirror.tables.read, "public"))
         finally:
             mirror.stop()
         assert report(found) == []

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-WITH_SPARK = "tests/spark/"
+WITH_SPARK = ("tests/spark/", "tests/faults/test_fault_02_snapshot_kills.py")
 STARTS_SPARK = frozenset({"spark", "command"})
-"""Fixtures of that folder. A test without them runs on any worker: the scope of Spark takes longest."""
+"""Fixtures of these files. A test without them runs on any worker: the scope of Spark takes longest."""
 DEMO = "tests/integration/test_demo_run.py"
 """It starts all servers and a Spark of its own."""
 COSTLY = {

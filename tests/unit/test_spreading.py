@@ -51,3 +51,10 @@ def test_a_file_with_costly_servers_starts_them_once(tmp_path: Path) -> None:
     assert set(scopes(tmp_path / "both", f"{TEXT}\n# own_broker").values()) == {"spark"}
     without = "def test_without(own_broker): ..."
     assert scopes(tmp_path / "servers", without)["without"] == "own brokers"
+
+
+def test_a_fault_with_a_mirror_runs_where_spark_is() -> None:
+    test = (
+        "tests/faults/test_fault_02_snapshot_kills.py::test_an_interrupted_snapshot_loses_and_repeats_nothing"
+    )
+    assert costly_scope(f"{test}[few-18-2000]", Path(__file__).parents[2]) == "spark"
