@@ -100,7 +100,7 @@ def test_a_mirror_needs_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(builtins, "__import__", without_spark)
     with pytest.raises(ConfigError, match="--mirror needs the package pyspark"):
-        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False, outcomes=[])
+        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False, most_rows=1, outcomes=[])
 
 
 # --- the status and the outcomes after an error

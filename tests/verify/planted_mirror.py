@@ -1,0 +1,149 @@
+"""Does `cdcd verify --mirror` find each difference that is planted in a mirror, and none in an untouched one?
+
+In: a source with `mirrored_table`, its daemon; how a mirror is run and verified.
+Out: for each format the differences found of those planted, by kind, and what was found that nobody has planted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.target.versions import TableFormat
+from tests.support.daemon import Daemon, await_confirmed
+from tests.verify.mirror_planting import Planted, plant, rows_of
+from tests.verify.mirrored_table import PLANTED, changed, filled, judge
+from tests.verify.running import verify
+
+MOST_S = 4 * 3600
+MODULUS = 3
+"""The changes are of two thirds of the rows."""
+
+
+class Found(NamedTuple):
+    """What verify has said: the state of each table, and the rows that differ, by kind and id."""
+
+    states: dict[str, str]
+    rows: set[tuple[str, int]]
+
+
+class Ways(NamedTuple):
+    """How a mirror is run into a target until it has all records, and how it is verified."""
+
+    run: Callable[[], Mirror]
+    verify: Callable[[], Found]
+
+
+class Result(NamedTuple):
+    """What was planted, and what was found before and afterwards."""
+
+    planted: list[Planted]
+    before: Found
+    after: Found
+
+
+@dataclass
+class Source:
+    """The source of the mirrors. `rows`: the highest key so far."""
+
+    server: PostgresServer
+    database: str
+    daemon: Daemon
+    rows: int = 0
+
+    def add(self, rows: int) -> None:
+        """Insert rows, and wait until they are in the topics."""
+        self._run(filled(self.rows + 1, self.rows + rows))
+        self.rows += rows
+
+    def change(self) -> None:
+        """Change and delete rows, and wait until that is in the topics."""
+        self._run(changed(MODULUS))
+
+    def _run(self, statements: Iterable[str]) -> None:
+        for statement in statements:
+            self.server.execute(statement, dbname=self.database)
+        await_confirmed(self.server, self.daemon)
+
+    def try_mirror(self, ways: Ways, draw: random.Random, *, each: int, values: int) -> Result:
+        """Mirror, change the source, mirror; verify, plant differences, verify."""
+        self.add((each * 8 + values) * 2)
+        topic = f"{self.daemon.name}.public.{PLANTED}"
+        old = rows_of(ways.run(), topic)
+        self.change()
+        self.add(each * 2 + 20)
+        opened = ways.run()
+        before = ways.verify()
+        with judge(self.server.dsn(self.database)) as judging:
+            planted = plant(opened, topic, old, judging, draw, each, values)
+        return Result(planted, before, ways.verify())
+
+
+def by_commands(daemon: Daemon, target: Path, table_format: str) -> Ways:
+    """Return the ways of an operator: commands."""
+
+    def verified() -> Found:
+        found = verify(daemon, "--mirror", str(target), "--show-keys", "--limit", "100000", within_s=MOST_S)
+        states = {one: outcome["state"] for one, outcome in {**found.tables, **found.mirror}.items()}
+        return Found(states, rows_found(row for one in found.mirror.values() for row in one["rows"]))
+
+    return Ways(lambda: run_mirror(daemon, target, table_format), verified)
+
+
+def run_mirror(daemon: Daemon, target: Path, table_format: str) -> Mirror:
+    """Mirror all records that are in the topics now, and open the mirror. Fails if the command does."""
+    words = ["--target", str(target), "--format", table_format, "--available-now", "--on-error", "fail"]
+    command = [sys.executable, "-m", "cdcd.spark", "mirror", "--config", str(daemon.config_path), *words]
+    done = daemon.run_command(command, daemon.folder, MOST_S)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return read_mirror(target)
+
+
+def rows_found(rows: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
+    """Return rows that differ by kind and id."""
+    return {(row["kind"], json.loads(row["key"])["id"]) for row in rows}
+
+
+def print_found(
+    source: Source,
+    folder: Path,
+    formats: Sequence[TableFormat],
+    draw: random.Random,
+    *,
+    each: int,
+    values: int,
+) -> int:
+    """Try a mirror of each format by commands; print what was found of what was planted. Return the exit status."""
+    planted: list[Planted] = []
+    found: list[Planted] = []
+    false_alarms = 0
+    for table_format in formats:
+        ways = by_commands(source.daemon, folder / table_format, table_format)
+        result = source.try_mirror(ways, draw, each=each, values=values)
+        hits = [one for one in result.planted if (one.difference, one.id) in result.after.rows]
+        nowhere = result.after.rows - {(one.difference, one.id) for one in result.planted}
+        alarms = len(nowhere) + sum(state != "equal" for state in result.before.states.values())
+        print(
+            f"{table_format}: {len(hits):,} of {len(result.planted):,} found, {alarms} false alarms",
+            flush=True,
+        )
+        print(*sorted({f"missed: {one}" for one in set(result.planted) - set(hits)}), sep="\n")
+        planted, found, false_alarms = planted + result.planted, found + hits, false_alarms + alarms
+    print(*table_of(planted, found), sep="\n")
+    print(f"{len(found):,} of {len(planted):,} found, {false_alarms} false alarms")
+    return 1 if false_alarms or len(found) < len(planted) else 0
+
+
+def table_of(planted: Iterable[Planted], found: Iterable[Planted]) -> list[str]:
+    """Return a table of Markdown: found of planted, by kind."""
+    counts, hits = Counter(one.kind for one in planted), Counter(one.kind for one in found)
+    rows = [f"| {kind} | {count:,} | {hits[kind]:,} |" for kind, count in sorted(counts.items())]
+    return ["| what was changed | planted | found |", "|---|---:|---:|", *rows]
