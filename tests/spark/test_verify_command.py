@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdcd.cli.verify_mirror import require_mirror, verify_mirror
@@ -262,6 +263,24 @@ def test_the_sign_of_zero_is_compared(
     _rewritten(opened, items.topic, plant)
     status, found = verified()
     assert (status, found["tables"][0]["different"]) == (EXIT_FAILURE, 8), found
+
+
+def test_rows_of_another_writer_of_a_delta_table_are_no_equality(
+    spark: SparkSession, topics: TopicsWriter, target: Path, verified: Verified
+) -> None:
+    """The mirror's files are those of the topic, but readers of the newest version of the table find other rows."""
+    items = topics.table("items", ITEMS)
+    rows = [r for n in (1, 2) for r in topics.change(items, "c", 10, n, after=_row(n, "a", "b"))]
+    topics.commit(10, rows)
+    opened = run_mirror(spark, topics, target, format="delta")
+    assert verified()[0] == EXIT_OK
+    DeltaTable(str(target / "public.items")).delete("id = 1")
+    status, found = verified()
+    assert (status, found["status"]) == (EXIT_UNKNOWN, "unknown"), found
+    assert "another writer has changed the table" in found["tables"][0]["reason"]
+    _rewritten(opened, items.topic, lambda found: found[0].update({"name": "another"}))
+    status, found = verified()
+    assert (status, found["tables"][0]["different"]) == (EXIT_FAILURE, 1), found
 
 
 def _removed(topics: TopicsWriter, items: Table) -> None:

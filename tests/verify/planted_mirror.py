@@ -122,8 +122,8 @@ def print_found(
     values: int,
 ) -> int:
     """Try a mirror of each format by commands; print what was found of what was planted. Return the exit status."""
-    planted: list[Planted] = []
-    found: list[Planted] = []
+    planted: list[tuple[str, Planted]] = []
+    found: list[tuple[str, Planted]] = []
     false_alarms = 0
     for table_format in formats:
         ways = by_commands(source.daemon, folder / table_format, table_format)
@@ -135,15 +135,23 @@ def print_found(
             f"{table_format}: {len(hits):,} of {len(result.planted):,} found, {alarms} false alarms",
             flush=True,
         )
-        print(*sorted({f"missed: {one}" for one in set(result.planted) - set(hits)}), sep="\n")
-        planted, found, false_alarms = planted + result.planted, found + hits, false_alarms + alarms
+        for one in set(result.planted) - set(hits):
+            print(f"missed: {one}")
+        planted += [(table_format, one) for one in result.planted]
+        found += [(table_format, one) for one in hits]
+        false_alarms += alarms
     print(*table_of(planted, found), sep="\n")
     print(f"{len(found):,} of {len(planted):,} found, {false_alarms} false alarms")
     return 1 if false_alarms or len(found) < len(planted) else 0
 
 
-def table_of(planted: Iterable[Planted], found: Iterable[Planted]) -> list[str]:
-    """Return a table of Markdown: found of planted, by kind."""
-    counts, hits = Counter(one.kind for one in planted), Counter(one.kind for one in found)
-    rows = [f"| {kind} | {count:,} | {hits[kind]:,} |" for kind, count in sorted(counts.items())]
-    return ["| what was changed | planted | found |", "|---|---:|---:|", *rows]
+def table_of(planted: Iterable[tuple[str, Planted]], found: Iterable[tuple[str, Planted]]) -> list[str]:
+    """Return a table of Markdown: found of planted, by kind and format."""
+    counts = Counter((table_format, one.kind) for table_format, one in planted)
+    hits = Counter((table_format, one.kind) for table_format, one in found)
+    formats, kinds = (list(dict.fromkeys(one[n] for one in counts)) for n in (0, 1))
+    rows = [
+        f"| {kind} |" + "".join(f" {hits[one, kind]:,} of {counts[one, kind]:,} |" for one in formats)
+        for kind in sorted(kinds)
+    ]
+    return [f"| what was changed | {' | '.join(formats)} |", "|---|" + "---:|" * len(formats), *rows]
