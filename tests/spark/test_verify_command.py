@@ -92,7 +92,7 @@ def verified(command: Command, capsys: pytest.CaptureFixture[str], target: Path)
     return run
 
 
-def _rewritten(opened: Mirror, topic: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
+def _rewritten(opened: Mirror, topic: str, change: Callable[[list[dict[str, Any]]], object]) -> None:
     """Change the rows of the only file of a table."""
     (file,) = opened.version.tables[topic].files
     folder = opened.target.folder
@@ -429,15 +429,15 @@ def test_cdcd_verify_compares_the_mirror_by_the_same_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     items = topics.table("items", ITEMS)
-    topics.commit(10, topics.change(items, "c", 10, 1, after=_row(1, SECRET)))
-    _rewritten(
-        run_mirror(spark, topics, target, buckets=1), items.topic, lambda rows: rows[0].update(name="b")
-    )
+    changes = [record for n in (1, 2) for record in topics.change(items, "c", 10, n, after=_row(n, SECRET))]
+    topics.commit(10, changes)
+    opened = run_mirror(spark, topics, target, buckets=1)
+    _rewritten(opened, items.topic, lambda rows: [row.update(name="b") for row in rows])
     monkeypatch.setattr(connection_options, "connection_from", lambda _: topics.connection)
     monkeypatch.setattr(sessions, "session", lambda *_, **__: _Lasting(spark))
     require_mirror(str(target), {})
     outcomes = Shown("topic", "mirror")
     verify_mirror(target, str(target), {}, (), shows_keys=True, most_rows=1, limit_s=3600, outcomes=outcomes)
-    table, row = capsys.readouterr().out.splitlines()
-    assert table.startswith(f"differs {items.topic}: 1 rows in the topic, 1 in the mirror, 1 different (")
-    assert row == '        different: key {"id":1}'
+    table, *rows = capsys.readouterr().out.splitlines()
+    assert table.startswith(f"differs {items.topic}: 2 rows in the topic, 2 in the mirror, 2 different (")
+    assert rows == ['        different: key {"id":1}', "        and 1 more rows"]

@@ -114,7 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--major", type=int, default=18)
     parser.add_argument("--rows", type=int, default=0)
-    parser.add_argument("--mirror", nargs="*", choices=TABLE_FORMATS, default=(), help="formats of mirrors")
+    parser.add_argument("--mirror", nargs="+", choices=TABLE_FORMATS, default=())
     parser.add_argument("--planted", type=int, default=0)
     return parser.parse_args()
 

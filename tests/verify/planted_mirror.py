@@ -12,18 +12,25 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.spark.clients.connection_options import connection_from
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.mirroring.verify import verify as verify_mirror
 from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.session import NO_LOG, run_to_end, session
 from cdcd.spark.target.versions import TableFormat
 from tests.support.daemon import Daemon, await_confirmed
 from tests.verify.mirror_planting import Planted, plant, rows_of
 from tests.verify.mirrored_table import PLANTED, changed, filled, judge
-from tests.verify.running import verify
 
 MOST_S = 4 * 3600
+MOST_KEYS = 100_000
 MODULUS = 3
 """The changes are of two thirds of the rows."""
 
@@ -87,15 +94,23 @@ class Source:
         return Result(planted, before, ways.verify())
 
 
-def by_commands(daemon: Daemon, target: Path, table_format: str) -> Ways:
-    """Return the ways of an operator: commands."""
+def in_session(spark: SparkSession, daemon: Daemon, target: Path, table_format: TableFormat) -> Ways:
+    """Return the ways in one session of Spark: what the commands run, without their start."""
+    connection = connection_from({"config": str(daemon.config_path)})
+    start = partial(mirror, spark, connection, str(target), format=table_format, on_error="fail")
+
+    def run() -> Mirror:
+        if failure := run_to_end(start):
+            raise failure
+        return read_mirror(target)
 
     def verified() -> Found:
-        found = verify(daemon, "--mirror", str(target), "--show-keys", "--limit", "100000", within_s=MOST_S)
-        states = {one: outcome["state"] for one, outcome in {**found.tables, **found.mirror}.items()}
-        return Found(states, rows_found(row for one in found.mirror.values() for row in one["rows"]))
+        results = list(verify_mirror(spark, connection, str(target), shows_keys=True, most_keys=MOST_KEYS))
+        keys = [(kind, key) for one in results for kind, found in (one.keys or {}).items() for key in found]
+        rows = {(kind, json.loads(key)["id"]) for kind, key in keys}
+        return Found({one.topic: one.status for one in results}, rows)
 
-    return Ways(lambda: run_mirror(daemon, target, table_format), verified)
+    return Ways(run, verified)
 
 
 def run_mirror(daemon: Daemon, target: Path, table_format: str) -> Mirror:
@@ -105,11 +120,6 @@ def run_mirror(daemon: Daemon, target: Path, table_format: str) -> Mirror:
     done = daemon.run_command(command, daemon.folder, MOST_S)
     assert done.returncode == 0, done.stderr[-4000:]
     return read_mirror(target)
-
-
-def rows_found(rows: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
-    """Return rows that differ by kind and id."""
-    return {(row["kind"], json.loads(row["key"])["id"]) for row in rows}
 
 
 def print_found(
@@ -125,8 +135,9 @@ def print_found(
     planted: list[tuple[str, Planted]] = []
     found: list[tuple[str, Planted]] = []
     false_alarms = 0
+    spark = session("cdcd verify-load", log_level=NO_LOG)
     for table_format in formats:
-        ways = by_commands(source.daemon, folder / table_format, table_format)
+        ways = in_session(spark, source.daemon, folder / table_format, table_format)
         result = source.try_mirror(ways, draw, each=each, values=values)
         hits = [one for one in result.planted if (one.difference, one.id) in result.after.rows]
         nowhere = result.after.rows - {(one.difference, one.id) for one in result.planted}
@@ -140,6 +151,7 @@ def print_found(
         planted += [(table_format, one) for one in result.planted]
         found += [(table_format, one) for one in hits]
         false_alarms += alarms
+    spark.stop()
     print(*table_of(planted, found), sep="\n")
     print(f"{len(found):,} of {len(planted):,} found, {false_alarms} false alarms")
     return 1 if false_alarms or len(found) < len(planted) else 0
