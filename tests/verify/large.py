@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tests.support.daemon import Daemon
 from tests.support.stack import Stack
-from tests.verify.command_memory import CommandMemory
+from tests.verify.command_usage import CommandUsage
 from tests.verify.planted_mirror import run_mirror
 from tests.verify.running import verify
 
@@ -52,25 +51,22 @@ def large(
 def _mirrored(stack: Stack, daemon: Daemon, table_format: str) -> int:
     began_s = time.monotonic()
     target = stack.folder / f"mirror-{table_format}"
-    with CommandMemory("cdcd.spark", "mirror") as memory:
+    with CommandUsage("cdcd.spark", "mirror") as usage:
         run_mirror(daemon, target, table_format)
-    print(f"{table_format}: mirrored in {time.monotonic() - began_s:.0f} s; {memory}", flush=True)
+    print(f"{table_format}: mirrored in {time.monotonic() - began_s:.0f} s; {usage}", flush=True)
     return _compared(stack, daemon, "--mirror", str(target))
 
 
 def _compared(stack: Stack, daemon: Daemon, *words: str) -> int:
     began_s = time.monotonic()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     server_before_s = _ended_sessions_s(stack)
-    with CommandMemory("cdcd", "verify") as memory:
+    with CommandUsage("cdcd", "verify") as usage:
         found = verify(daemon, *words, within_s=MOST_S)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"verified in {time.monotonic() - began_s:.0f} s: {json.dumps(found.one())}")
     for topic, outcome in found.mirror.items():
         print(f"the mirror of {topic}: {json.dumps(outcome)}")
-    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"the server's sessions for it: {_ended_sessions_s(stack) - server_before_s:.0f} s of CPU")
-    print(f"the command and what it has waited for: {used_s:.0f} s of CPU; {memory}", flush=True)
+    print(f"the command: {usage}", flush=True)
     return found.status
 
 

@@ -1,8 +1,8 @@
-"""The peak memory of a command and of the processes below it, such as those of Spark.
+"""The peak memory and the CPU of a command and of the processes below it, such as those of Spark.
 
 In: words of the command line of a child process.  Out: peaks by part: the command itself, the JVM, Spark's workers.
 Invariant: the peak of a process is the kernel's (VmHWM), however rarely it is read; `all` is the highest sum at one
-of the samples, in which pages that processes share count once for each.
+of the samples, in which pages that processes share count once for each. CPU after the last sample is missing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from tests.bench.usage import children_of, peak_memory_of
+from tests.bench.usage import children_of, descendants_of, peak_memory_of, with_ended_children_of
 
 EACH_S = 0.2
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class CommandMemory:
-    """Samples the memory of the child process with these words, and of all below it. Use as a context manager."""
+class CommandUsage:
+    """Samples the child process with these words, and of all below it. Use as a context manager."""
 
     def __init__(self, *words: str) -> None:
         self._words = words
@@ -28,8 +28,10 @@ class CommandMemory:
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.peaks: dict[str, int] = {}
         """In bytes, by part; of several processes of a part that of the largest."""
+        self.cpu_s = 0.0
+        """Of all processes, also ended ones."""
 
-    def __enter__(self) -> CommandMemory:
+    def __enter__(self) -> CommandUsage:
         self._thread.start()
         return self
 
@@ -40,7 +42,8 @@ class CommandMemory:
         self._thread.join()
 
     def __str__(self) -> str:
-        return ", ".join(f"{part} {peak >> 20} MiB" for part, peak in self.peaks.items())
+        peaks = ", ".join(f"{part} {peak >> 20} MiB" for part, peak in self.peaks.items())
+        return f"{self.cpu_s:.0f} s of CPU; at most: {peaks}"
 
     def _sample(self) -> None:
         while not self._over.wait(EACH_S):
@@ -54,6 +57,7 @@ class CommandMemory:
             part = "command" if pid == root else _part(_command(pid))
             self._raise(part, peak_memory_of(pid) or 0)
         self._raise("all", sum(map(_resident, family)))
+        self.cpu_s = max(self.cpu_s, (with_ended_children_of(root) + descendants_of(root)).total_s)
 
     def _raise(self, part: str, found: int) -> None:
         self.peaks[part] = max(found, self.peaks.get(part, 0))
