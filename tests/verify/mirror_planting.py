@@ -108,8 +108,10 @@ class Planter:
         for kind in kinds:
             for _ in range(each):
                 self.planted += kind()
-        for _ in range(values):
-            self.planted += self._value()
+        of_values = sorted({kind for one in MUTATIONS.values() for kind in one} | set(_OF_EACH_TYPE))
+        self.draw.shuffle(of_values)
+        for number in range(values):
+            self.planted += self._value(of_values[number % len(of_values)])
         self.files.write()
         return self.planted
 
@@ -182,34 +184,40 @@ class Planter:
 
     # --- one value
 
-    def _value(self) -> Iterator[Planted]:
+    def _value(self, kind: str) -> Iterator[Planted]:
+        """Change a value in the first row that has a fitting one."""
+        names = [name for name in TYPES if kind in (*MUTATIONS[TYPES[name]], *_OF_EACH_TYPE)]
+        self.draw.shuffle(names)
+
+        def is_changed(number: int) -> bool:
+            row = self._row(self._places[number])
+            return any(self._change(row, number, name, kind) for name in names)
+
         number = self._taken()
         for _ in range(ATTEMPTS):
-            name = self.draw.choice(list(TYPES))
-            kind = self._change(self._row(self._places[number]), number, name)
-            if kind:
+            if is_changed(number):
                 yield Planted("different", number, kind)
                 return
-        raise AssertionError(f"no value of the row {number} could be changed")
+            self._free.append(number)
+            number = self._taken()
+        raise AssertionError(f"no row has a value for: {kind}")
 
-    def _change(self, row: Row, number: int, name: str) -> str:
-        """Change a value of a row so that PostgreSQL distinguishes it; return the kind, "" if it did not fit."""
-        kinds = [*MUTATIONS[TYPES[name]], _NULL, _NO_NULL, _SPECIAL]
-        kind = self.draw.choice(kinds)
+    def _change(self, row: Row, number: int, name: str, kind: str) -> bool:
+        """Change a value of a row so that PostgreSQL distinguishes it; return False if it did not fit."""
         changed = self._changed(row, name, kind)
         if changed is None:
-            return ""
+            return False
         value, special = changed
         try:
             if not self.judge.distinguishes(number, {name: value if special is None else special}):
-                return ""
+                return False
         except psycopg2.DataError:  # a digit of an address, a label: no value of the type
-            return ""
+            return False
         specials = [one for one in row[SPECIAL] or () if one[0] != name]
         if special is not None:
             specials.append((name, special))
         row.update({name: value, SPECIAL: specials or None})
-        return kind
+        return True
 
     def _changed(self, row: Row, name: str, kind: str) -> tuple[Any, str | None] | None:
         """Return another value and its special text, None if this kind does not fit the value."""
@@ -237,6 +245,7 @@ class Planter:
 
 
 _NULL, _NO_NULL, _SPECIAL = "NULL for a value", "a value for NULL", "a value outside the type"
+_OF_EACH_TYPE = (_NULL, _NO_NULL, _SPECIAL)
 
 
 def shown(row: Row) -> Row:

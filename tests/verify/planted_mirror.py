@@ -158,12 +158,19 @@ def print_found(
 
 
 def table_of(planted: Iterable[tuple[str, Planted]], found: Iterable[tuple[str, Planted]]) -> list[str]:
-    """Return a table of Markdown: found of planted, by kind and format."""
-    counts = Counter((table_format, one.kind) for table_format, one in planted)
-    hits = Counter((table_format, one.kind) for table_format, one in found)
-    formats, kinds = (list(dict.fromkeys(one[n] for one in counts)) for n in (0, 1))
+    """Return a table of Markdown: found of planted, by format and kind; those of one type are one line."""
+    kinds: dict[str, set[str]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    hits: Counter[tuple[str, str]] = Counter()
+    for counted, several in ((counts, planted), (hits, found)):
+        for table_format, one in several:
+            of_type, _, rest = one.kind.partition(": ")
+            counted[table_format, of_type] += 1
+            kinds.setdefault(of_type, set()).update({rest} - {""})
+    formats = list(dict.fromkeys(table_format for table_format, _ in counts))
     rows = [
-        f"| {kind} |" + "".join(f" {hits[one, kind]:,} of {counts[one, kind]:,} |" for one in formats)
-        for kind in sorted(kinds)
+        f"| {of_type}{': ' if rests else ''}{', '.join(sorted(rests))} |"
+        + "".join(f" {hits[one, of_type]:,} of {counts[one, of_type]:,} |" for one in formats)
+        for of_type, rests in sorted(kinds.items())
     ]
     return [f"| what was changed | {' | '.join(formats)} |", "|---|" + "---:|" * len(formats), *rows]
