@@ -82,7 +82,7 @@ mirror-matrix: $(STAMP) ## mirrors in each format and SCD type under each fault,
 readers: $(STAMP) ## the total over two tables is the same to each reader of a mirror, while all is killed: make readers MINUTES=10 SEED=7
 	$(BIN)/python -m tests.spark.readers $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-verify-load: $(STAMP) ## `cdcd verify` under load with DDL, without a false alarm: make verify-load MINUTES=60 SEED=7, or ARGS="--rows N"
+verify-load: $(STAMP) ## `cdcd verify` under load with DDL, without a false alarm: make verify-load MINUTES=60 SEED=7, or ARGS="--rows N --mirror delta", ARGS="--planted N"
 	$(BIN)/python -m tests.verify $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 cuts: $(STAMP) ## Spark's batches end on commits, while cdcd is killed: make cuts MINUTES=10 SEED=7

@@ -147,6 +147,7 @@ def _add_mirrored(config_path: Path, request: Request, outcomes: Shown) -> None:
             request.target_options,
             request.tables,
             shows_keys=request.shows_keys,
+            most_rows=request.most_rows,
             limit_s=request.mirror_limit_s,
             outcomes=outcomes,
         )

@@ -58,13 +58,14 @@ def verify_mirror(
     tables: Sequence[str],
     *,
     shows_keys: bool,
+    most_rows: int,
     limit_s: float | None = None,
     outcomes: list[TableOutcome],
 ) -> None:
     """Add the outcomes of the mirror's tables, each as it is known. Raises ConfigError without the extra.
 
-    `limit_s`: for all tables; those after it are unknown. Raises SparkReadError, and errors of Spark; the outcomes
-    before remain.
+    `most_rows`: the most differing rows of a table that are listed. `limit_s`: for all tables; those after it are
+    unknown. Raises SparkReadError, and errors of Spark; the outcomes before remain.
     """
     require_spark()
     from cdcd.spark.clients.connection_options import connection_from
@@ -83,9 +84,10 @@ def verify_mirror(
                 target_options=target_options,
                 tables=tables or ("*",),
                 shows_keys=shows_keys,
+                most_keys=most_rows,
                 is_over=is_over,
             ):
-                outcomes.append(_outcome(result, time.monotonic() - began_s))
+                outcomes.append(_outcome(result, time.monotonic() - began_s, most_rows))
                 began_s = time.monotonic()
     finally:
         with contextlib.suppress(Exception):  # a JVM that has ended, too, is stopped
@@ -114,7 +116,7 @@ def limited(spark: Any, limit_s: float | None) -> Iterator[Callable[[], bool]]:
         cancelling.join()
 
 
-def _outcome(result: Any, seconds: float) -> TableOutcome:
+def _outcome(result: Any, seconds: float, most_rows: int) -> TableOutcome:
     """Return the result of `cdcd.spark.mirroring.verify` as an outcome: `rows_in_source` are those of the topic."""
     outcome = TableOutcome(result.topic, result.status, reason=result.reason, seconds=round(seconds, 1))
     if result.status == UNKNOWN:
@@ -122,5 +124,6 @@ def _outcome(result: Any, seconds: float) -> TableOutcome:
     outcome.rows_in_source, outcome.rows_in_topics = result.rows_in_topic, result.rows_in_mirror
     outcome.missing, outcome.extra, outcome.different = result.missing, result.extra, result.different
     outcome.unknown_rows = result.unknown_rows
-    outcome.rows = [DifferentRow(kind, key) for kind, keys in (result.keys or {}).items() for key in keys]
+    rows = [DifferentRow(kind, key) for kind, keys in (result.keys or {}).items() for key in keys]
+    outcome.rows = rows[:most_rows]
     return outcome

@@ -24,6 +24,14 @@ from tests.spark.batches import TOPIC
 FOLDER = "public.items"
 
 
+class _NoLabel(CommitLabel):
+    """What a commit of another program says about the mirror: nothing."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return {}
+
+
 class ForeignReader(Protocol):
     """Another implementation of a format."""
 
@@ -84,7 +92,7 @@ class PyIceberg:
         storage, version = open_storage(str(target)), read_mirror(target).version
         entry = version.tables[TOPIC]
         assert entry.table_version is not None
-        schema, label = iceberg_schema(entry.fields), CommitLabel(TOPIC, 1, "0/0")
+        schema, label = iceberg_schema(entry.fields), _NoLabel(TOPIC, 1, "0/0")
         rows = read_bucket(storage, entry.shape(), entry.files[0]).slice(0, 1)
         log = IcebergLog(storage, FOLDER, version.retain_s)
         log.restore(entry.table_version, entry.files, label)

@@ -1,50 +1,47 @@
 """`make verify-load`: `cdcd verify` again and again under load with DDL; no table may ever differ.
 
-In: --minutes, --seed, --major, --rows.  Out: a line for each run, then the counts; exit status 1 after a false alarm.
-`--rows`: instead, one table of so many rows, copied and compared once: the times, the memory, the load on the source.
+In: --minutes, --seed, --major, --rows, --mirror, --planted.  Out: a line for each run, then the counts; exit status 1
+after a false alarm.
+`--rows`: instead, one table of so many rows, copied and compared once: the times, the memory, the load on the source;
+with `--mirror` also mirrors of it. `--planted`: instead, so many single values are changed in the files of mirrors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
+import random
 import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from cdcd.demo.stack.accounts import make_run_folder, server_account
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.support.daemon import Daemon
 from tests.support.stack import PostgresServers, Stack
+from tests.verify.large import large
 from tests.verify.load import TABLES, Load
+from tests.verify.mirrored_table import created
+from tests.verify.planted_mirror import Source, print_found
 from tests.verify.running import verify
 
-BIG = """
-    CREATE TABLE big (
-        id int8 PRIMARY KEY, customer int, amount numeric(12,2), placed timestamptz, state text, note text
-    )
-"""
-FILL = """
-    INSERT INTO big
-    SELECT n, n % 100000, n / 7.0, timestamptz '2020-01-01' + n * interval '1 second', 'paid', md5(n::text)
-    FROM generate_series(1, {rows}) n
-"""
+EACH_KIND = 10
 
 
 def main() -> int:
     """Run what was asked for."""
     options = _options()
     with _stack(options.major) as stack:
+        if options.planted:
+            return _planted(stack, options.planted, options.seed, options.mirror)
         if options.rows:
-            return _large(stack, options.rows)
+            return large(stack, options.rows, options.mirror, lambda: _daemon(stack, ()))
         return _under_load(stack, options.minutes, options.seed)
 
 
@@ -67,32 +64,14 @@ def _under_load(stack: Stack, minutes: float, seed: int) -> int:
     return 1 if states["differs"] or not states["equal"] else 0
 
 
-def _large(stack: Stack, rows: int) -> int:
-    began_s = time.monotonic()
-    stack.postgres.create_database("verified")
-    for statement in (BIG, FILL.format(rows=rows), "VACUUM ANALYZE big"):
-        stack.postgres.execute(statement, dbname="verified")
-    print(f"{rows:,} rows inserted in {time.monotonic() - began_s:.0f} s", flush=True)
-    began_s = time.monotonic()
-    with _daemon(stack, ()) as daemon:
-        print(f"copied in {time.monotonic() - began_s:.0f} s", flush=True)
-        began_s = time.monotonic()
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        server_before_s = _ended_sessions_s(stack)
-        found = verify(daemon, within_s=4 * 3600)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        print(f"verified in {time.monotonic() - began_s:.0f} s: {json.dumps(found.one())}")
-        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(f"the server's sessions for it: {_ended_sessions_s(stack) - server_before_s:.0f} s of CPU")
-        print(f"the command: {used_s:.0f} s of CPU, at most {after.ru_maxrss / 1024:.0f} MiB")
-    return found.status
-
-
-def _ended_sessions_s(stack: Stack) -> float:
-    """Return the seconds of CPU of all sessions of the server that have ended."""
-    pid = int((stack.postgres.data_folder / "postmaster.pid").read_text().split()[0])
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+def _planted(stack: Stack, values: int, seed: int, formats: Sequence[TableFormat]) -> int:
+    formats = formats or TABLE_FORMATS
+    with _daemon(stack, tuple(created())) as daemon:
+        source = Source(stack.postgres, "verified", daemon)
+        each = -(-values // len(formats))
+        return print_found(
+            source, stack.folder / "mirrors", formats, random.Random(seed), each=EACH_KIND, values=each
+        )
 
 
 @contextmanager
@@ -135,6 +114,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--major", type=int, default=18)
     parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--mirror", nargs="+", choices=TABLE_FORMATS, default=())
+    parser.add_argument("--planted", type=int, default=0)
     return parser.parse_args()
 
 

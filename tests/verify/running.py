@@ -13,10 +13,11 @@ from tests.support.daemon import DEADLINE_S, Daemon
 
 
 class Verified(NamedTuple):
-    """The result of one run. `tables`: the outcomes by table."""
+    """The result of one run. `tables`: the outcomes by table; `mirror`: with --mirror, also those by topic."""
 
     status: int
     tables: dict[str, dict[str, Any]]
+    mirror: dict[str, dict[str, Any]]
 
     def one(self) -> dict[str, Any]:
         """Return the outcome of the only table."""
@@ -38,4 +39,6 @@ def verify(daemon: Daemon, *words: str, within_s: float = DEADLINE_S) -> Verifie
     ]
     done = daemon.run_command([*command, *words], daemon.folder, within_s)
     assert done.stdout, (done.returncode, done.stderr)
-    return Verified(done.returncode, {one["table"]: one for one in json.loads(done.stdout)["tables"]})
+    page = json.loads(done.stdout)
+    tables, mirror = ({one["table"]: one for one in page.get(of, ())} for of in ("tables", "mirror"))
+    return Verified(done.returncode, tables, mirror)

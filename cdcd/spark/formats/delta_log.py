@@ -19,7 +19,15 @@ from cdcd.errors import StorageError, TableLogUnreadable
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_damage import DeltaDamage
 from cdcd.spark.formats.delta_statistics import as_json
-from cdcd.spark.formats.table_log import CHANGED_HINT, OTHER_FILES_HINT, CommitLabel, Part
+from cdcd.spark.formats.table_log import (
+    CHANGED_HINT,
+    CHANGED_SINCE,
+    LABEL,
+    OTHER_FILES,
+    OTHER_FILES_HINT,
+    CommitLabel,
+    Part,
+)
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
@@ -83,6 +91,16 @@ class DeltaLog:
                 table.alter.set_table_properties(self._retentions, **_properties(label))
             self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
+
+    def other_rows(self, version: int, files: Collection[BucketFile]) -> str:
+        """Do what `TableLog.other_rows` says."""
+        with self._errors("read"):
+            newest = self._access.open()
+            if newest.version() < version or _live(self._access.open(version)) != {
+                _name(one) for one in files
+            }:
+                return OTHER_FILES
+            return "" if LABEL in newest.history(1)[0] else CHANGED_SINCE
 
     def _newest(self, named: int, check_owner: Callable[[], object]) -> Any:
         """Open the newest version, without what a crash has left after the one that the mirror names.

@@ -40,7 +40,14 @@ from cdcd.spark.formats.iceberg_metadata import (
     snapshot_of,
     totals_of,
 )
-from cdcd.spark.formats.table_log import OTHER_FILES_HINT, CommitLabel, Part
+from cdcd.spark.formats.table_log import (
+    CHANGED_SINCE,
+    LABEL,
+    OTHER_FILES,
+    OTHER_FILES_HINT,
+    CommitLabel,
+    Part,
+)
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
@@ -70,6 +77,12 @@ class _State:
     def is_foreign(self) -> bool:
         """Whether another writer has changed more than the files."""
         return self.metadata.format_version != VERSION or any(one.is_foreign for one in self.manifests)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the snapshot, if there is one, is a mirror's."""
+        snapshot = self.metadata.current_snapshot()
+        return snapshot is None or (snapshot.summary is not None and bool(snapshot.summary.get(LABEL)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,16 @@ class IcebergLog:
             else:
                 self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
+
+    def other_rows(self, version: int, files: Collection[BucketFile]) -> str:
+        """Do what `TableLog.other_rows` says."""
+        with self._access.errors("read"):
+            if self._read(version).live.keys() != {one.path.rpartition("/")[2] for one in files}:
+                return OTHER_FILES
+            newest = self._access.newest(version)
+            assert newest is not None
+            found = self._read(newest)
+            return CHANGED_SINCE if found.is_foreign or not found.is_labelled else ""
 
     def _recorded(self, version: int, *, is_parked: bool = False) -> _State:
         """Return a version that the mirror names. Raises TableLogUnreadable if it is missing, or no metadata."""

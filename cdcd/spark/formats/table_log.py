@@ -16,7 +16,24 @@ import pyarrow as pa
 
 from cdcd.spark.target.versions import BucketFile
 
-__all__ = ["CHANGED_HINT", "OTHER_FILES_HINT", "CommitLabel", "Part", "TableLog"]
+__all__ = [
+    "CHANGED_HINT",
+    "CHANGED_SINCE",
+    "LABEL",
+    "OTHER_FILES",
+    "OTHER_FILES_HINT",
+    "CommitLabel",
+    "Part",
+    "TableLog",
+]
+
+LABEL = "cdcd.version"
+"""What each commit of a mirror has, in a log of each format."""
+OTHER_FILES = "the log of the table does not have the files that the mirror's commit log names"
+CHANGED_SINCE = (
+    "another writer has changed the table since the mirror's version, so other readers may find other rows; the "
+    "mirror takes that back with its next change of the table, or at its next start"
+)
 
 CHANGED_HINT = (
     "stop the other writer; the mirror restores the version of its commit log when it tries again, or starts"
@@ -45,7 +62,7 @@ class CommitLabel:
     @property
     def texts(self) -> dict[str, str]:
         """The number and the LSN under the names that they have in a log."""
-        return {"cdcd.version": str(self.number), "cdcd.commit_lsn": self.commit_lsn}
+        return {LABEL: str(self.number), "cdcd.commit_lsn": self.commit_lsn}
 
 
 class TableLog(Protocol):
@@ -70,6 +87,13 @@ class TableLog(Protocol):
         is damaged, StorageError if that version does not have these files. `check_owner` is called before a commit.
         `is_parked`: for a damaged log before; then the folder may have another table, of a copy that was not
         published, and that is TableLogUnreadable, too.
+        """
+
+    def other_rows(self, version: int, files: Collection[BucketFile]) -> str:
+        """Return why readers of the newest version may find other rows than those of a version with these files.
+
+        "" if that version has them, and the newest one is a mirror's, which builds on no other writer's. It opens
+        nothing for a commit.
         """
 
     def create(

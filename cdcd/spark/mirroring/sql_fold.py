@@ -90,11 +90,18 @@ def _newest(found: Iterable[Any]) -> At | None:
 
 
 def value_of(value: Column, special: Column, type_: str) -> Column:
-    """Return the compared form of a column: its value, and the text of a value outside its type."""
+    """Return the compared form of a column: its value, and the text of a value outside its type.
+
+    Of floating-point numbers also the text, where one is -0.0: PostgreSQL shows the sign, and Spark ignores it.
+    """
     value = value.cast(type_)
+    compared = [value.alias("value"), special.alias("special")]
     if "map<" in type_:  # Spark compares no maps
-        value = F.to_json(F.struct(value.alias("map")), {"ignoreNullFields": "false"})
-    return F.struct(value.alias("value"), special.alias("special"))
+        compared[0] = F.to_json(F.struct(value.alias("map")), {"ignoreNullFields": "false"}).alias("value")
+    elif "float" in type_ or "double" in type_:
+        text = value.cast("string")
+        compared.append(F.when(text.contains("-0.0"), text).alias("signed"))
+    return F.struct(*compared)
 
 
 def fold(

@@ -29,6 +29,7 @@ from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.data_source import register
 from cdcd.spark.decoding.decode import decode, decoding_of
 from cdcd.spark.decoding.schemas import access_of, schema_by_id
+from cdcd.spark.formats.other_readers import other_rows
 from cdcd.spark.mirroring.batches import is_table
 from cdcd.spark.mirroring.sql_fold import History, fold, history_of, order_changes, value_of
 from cdcd.spark.mirroring.verified_columns import CurrentNames, current_names
@@ -82,6 +83,14 @@ class _Unknown(Exception):
     """The reason why a table cannot be compared."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """How many keys of each kind of difference are shown, and whether as texts; otherwise as digests."""
+
+    most: int
+    has_texts: bool
+
+
 def verify(
     spark: SparkSession,
     connection: Connection,
@@ -90,11 +99,13 @@ def verify(
     target_options: Mapping[str, str] | None = None,
     tables: Sequence[str] = ("*",),
     shows_keys: bool = False,
+    most_keys: int = SHOWN_KEYS,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[TableResult]:
     """Yield the result of each table that `tables` names, by name or pattern.
 
-    `is_over`: whether the time is over, after which Spark's jobs are cancelled, and no table is compared.
+    `most_keys`: of the rows of each kind of difference. `is_over`: whether the time is over, after which
+    Spark's jobs are cancelled, and no table is compared.
     Raises SparkReadError if there is no mirror, or one of another prefix or cluster, or no such table.
     """
     opened = read_mirror(target, target_options)
@@ -108,10 +119,10 @@ def verify(
         if is_over():
             yield TableResult(topic, "unknown", _OVER)
             continue
-        table = _Table(spark, connection, cluster, opened, topic)
+        table = _Table(spark, connection, cluster, opened, topic, _Shown(most_keys, shows_keys))
         try:
             with _distinguished_cases(spark):
-                result = table.compare(shows_keys=shows_keys)
+                result = table.compare()
         except _Unknown as error:
             result = TableResult(topic, "unknown", str(error))
         except Exception as error:  # noqa: BLE001 - also of the JVM; another table may need less
@@ -161,18 +172,31 @@ class _Table:
     """One table of the mirror, and its topic."""
 
     def __init__(
-        self, spark: SparkSession, connection: Connection, cluster: Cluster, opened: Mirror, topic: str
+        self,
+        spark: SparkSession,
+        connection: Connection,
+        cluster: Cluster,
+        opened: Mirror,
+        topic: str,
+        shown: _Shown,
     ) -> None:
         self._spark, self._connection, self._cluster = spark, connection, cluster
-        self._opened, self._topic = opened, topic
+        self._opened, self._topic, self._shown = opened, topic, shown
         self._entry = opened.version.tables.get(topic, TableEntry(topic))
         self._ids = ids_of(opened.version.offsets)
         self._ends = {
             partition: end for partition, end in opened.version.offsets.get(topic, {}).items() if end > 0
         }
 
-    def compare(self, *, shows_keys: bool) -> TableResult:
-        """Return the result. Raises _Unknown."""
+    def compare(self) -> TableResult:
+        """Return the result. Raises _Unknown. Rows that differ are certain, whatever other readers find."""
+        others = other_rows(self._opened.target, self._opened.version, self._entry)
+        result = self._compare()
+        if result.status == "equal" and others:
+            raise _Unknown(others)
+        return result
+
+    def _compare(self) -> TableResult:
         if self._topic in self._opened.version.loading:
             raise _Unknown(
                 "cdcd still copied the table at the mirror's commit; verify again when it is complete"
@@ -182,17 +206,17 @@ class _Table:
         if self._entry.keyed is False and self._entry.fields:
             raise _Unknown(_NO_KEY)
         if not self._ends:
-            return self._without_changes(shows_keys=shows_keys)
+            return self._without_changes()
         if self._entry.parked is not None:
             raise _Unknown(f"the table is parked: {self._entry.parked.code}: {self._entry.parked.reason}")
         with _persisted(order_changes(self._changes())) as changes:
-            return self._judge(changes, shows_keys=shows_keys)
+            return self._judge(changes)
 
-    def _judge(self, changes: DataFrame, *, shows_keys: bool) -> TableResult:
+    def _judge(self, changes: DataFrame) -> TableResult:
         history = history_of(changes)
         self._check(history)
         if not history.last:
-            return self._without_changes(shows_keys=shows_keys)
+            return self._without_changes()
         if "key" not in changes.columns:
             raise _Unknown(_NO_KEY)
         names = current_names(self._topic, history.last, partial(schema_by_id, access_of(self._connection)))
@@ -205,21 +229,19 @@ class _Table:
             )
         if names.renames:
             with _persisted(order_changes(self._changes(names))) as renamed:
-                return self._compared(renamed, history, names, shows_keys=shows_keys)
-        return self._compared(changes, history, names, shows_keys=shows_keys)
+                return self._compared(renamed, history, names)
+        return self._compared(changes, history, names)
 
-    def _compared(
-        self, changes: DataFrame, history: History, names: CurrentNames, *, shows_keys: bool
-    ) -> TableResult:
+    def _compared(self, changes: DataFrame, history: History, names: CurrentNames) -> TableResult:
         """Compare the rows. `changes`: with the current names."""
         if names.left is not None and (history.emptied is None or history.emptied < names.left):
             history = replace(history, emptied=names.left)
         columns = self._typed(changes)
         began = names.began(history.last, [one.name for one in self._entry.fields])
         expected = fold(changes, columns, history, began)
-        return self._joined(expected, self._mirrored(changes, columns), len(columns), shows_keys=shows_keys)
+        return self._joined(expected, self._mirrored(changes, columns), len(columns))
 
-    def _without_changes(self, *, shows_keys: bool) -> TableResult:
+    def _without_changes(self) -> TableResult:
         """Return the result of a topic without a change: each row of the mirror is extra."""
         if self._entry.is_empty:
             return TableResult(self._topic, "equal")
@@ -228,7 +250,7 @@ class _Table:
             raise _Unknown(_NO_KEY)
         columns = self._typed(changes)
         mirrored = self._mirrored(changes, columns)
-        return self._joined(mirrored.where("false"), mirrored, len(columns), shows_keys=shows_keys)
+        return self._joined(mirrored.where("false"), mirrored, len(columns))
 
     # --- what cannot be known
 
@@ -286,9 +308,7 @@ class _Table:
         ]
         return rows.select(F.struct(*of_key).alias("key"), *values)
 
-    def _joined(
-        self, expected: DataFrame, mirrored: DataFrame, width: int, *, shows_keys: bool
-    ) -> TableResult:
+    def _joined(self, expected: DataFrame, mirrored: DataFrame, width: int) -> TableResult:
         numbered = [f"c{n}" for n in range(width)]
         lacking = F.expr(" or ".join(f"{one} is null" for one in numbered))
         sides = [
@@ -310,9 +330,9 @@ class _Table:
             )
             .withColumn("kind", _kind_of(_is_null_within("key", expected), numbered))
         )
-        return self._counted(rows, shows_keys=shows_keys)
+        return self._counted(rows)
 
-    def _counted(self, rows: DataFrame, *, shows_keys: bool) -> TableResult:
+    def _counted(self, rows: DataFrame) -> TableResult:
         """Return the result of joined rows. A difference is certain, whatever cannot be known of other rows."""
         counts = rows.agg(
             *(F.coalesce(F.sum(F.expr(text)), F.lit(0)).alias(name) for name, text in _COUNTS.items())
@@ -322,7 +342,7 @@ class _Table:
             for kind, reason in _OPEN.items():
                 if counts[kind]:
                     raise _Unknown(f"{counts[kind]} rows {reason}")
-        keys, reason = _shown_keys(rows, shows_keys) if any(found.values()) else ({}, "")
+        keys, reason = _shown_keys(rows, self._shown) if any(found.values()) else ({}, "")
         return TableResult(
             self._topic,
             "differs" if any(found.values()) else "equal",
@@ -364,20 +384,20 @@ def _kind_of(is_null_key: Column, numbered: Sequence[str]) -> Column:
     )
 
 
-def _shown_keys(rows: DataFrame, shows_keys: bool) -> tuple[dict[str, tuple[str, ...]], str]:
+def _shown_keys(rows: DataFrame, shown: _Shown) -> tuple[dict[str, tuple[str, ...]], str]:
     """Return the keys of the first rows of each kind, and why there are none: that rows differ is known without."""
     try:
-        return _keys(rows, shows_keys), ""
+        return _keys(rows, shown), ""
     except Exception as error:  # noqa: BLE001 - as that of a table
         return {}, f"the keys of the rows that differ could not be read: {why(error)}"
 
 
-def _keys(rows: DataFrame, shows_keys: bool) -> dict[str, tuple[str, ...]]:
+def _keys(rows: DataFrame, shown: _Shown) -> dict[str, tuple[str, ...]]:
     key = F.to_json("key")
-    shown = key if shows_keys else F.substring(F.sha2(key, 256), 1, 16)
-    chosen = rows.where(F.col("kind").isin(*KINDS)).select("kind", shown.alias("key"))
+    text = key if shown.has_texts else F.substring(F.sha2(key, 256), 1, 16)
+    chosen = rows.where(F.col("kind").isin(*KINDS)).select("kind", text.alias("key"))
     number = F.row_number().over(Window.partitionBy("kind").orderBy("key"))
-    first = chosen.withColumn("number", number).where(F.col("number") <= SHOWN_KEYS).collect()
+    first = chosen.withColumn("number", number).where(F.col("number") <= shown.most).collect()
     return {
         kind: tuple(sorted(row["key"] for row in first if row["kind"] == kind))
         for kind in KINDS

@@ -79,7 +79,7 @@ def result(**over: object) -> SimpleNamespace:
 
 def test_the_outcomes_of_a_mirror() -> None:
     differs = result(status="differs", rows_in_mirror=4, missing=1, keys={"missing": ("ab",)})
-    found = [_outcome(one, 1.0) for one in (result(), differs, result(status="unknown", reason="no key"))]
+    found = [_outcome(one, 1.0, 2) for one in (result(), differs, result(status="unknown", reason="no key"))]
     assert found[1].rows == [DifferentRow("missing", "ab")]
     assert as_lines(found, "topic", "mirror") == [
         "equal   shop.public.t: 5 rows in the topic, 5 in the mirror (1.0 s)",
@@ -100,7 +100,7 @@ def test_a_mirror_needs_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(builtins, "__import__", without_spark)
     with pytest.raises(ConfigError, match="--mirror needs the package pyspark"):
-        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False, outcomes=[])
+        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False, most_rows=1, outcomes=[])
 
 
 # --- the status and the outcomes after an error
@@ -174,7 +174,7 @@ def test_an_error_between_the_tables_of_a_mirror_leaves_the_outcomes_before_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any, outcomes: list[TableOutcome], **__: Any) -> None:
-        outcomes.append(_outcome(result(status="differs", rows_in_mirror=4, missing=1), 1.0))
+        outcomes.append(_outcome(result(status="differs", rows_in_mirror=4, missing=1), 1.0, 100))
         raise ValueError("secret value")
 
     monkeypatch.setattr(command, "require_mirror", lambda *_: None)
