@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from os.path import commonprefix
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,8 +28,6 @@ __all__ = ["PIECE_BYTES", "MergedRange", "merged_ranges", "rows_in_pieces"]
 
 PIECE_BYTES = 128 << 20
 """About the most bytes in memory of the rows of a range, and of a file that a merge writes."""
-BOUND_BYTES = 16
-"""The most bytes of the beginning of a range."""
 
 
 class MergedRange(NamedTuple):
@@ -137,22 +136,30 @@ def _whole(one: _File) -> list[_Group]:
 
 
 def _groups(one: _File) -> list[_Group]:
-    with opened_in_parts(one.target, one.file.path) as source:
-        found = [_Group(one, *group) for group in groups_of(source)]
+    file = one.file
+    with opened_in_parts(one.target, file.path) as source:
+        found = [
+            # Nulls have hardly a byte in the file, but some in memory.
+            _Group(one, number, low, max(size_bytes, file.size_bytes * rows // max(1, file.rows)))
+            for number, low, rows, size_bytes in groups_of(source)
+        ]
     one.left = len(found)
     return found
 
 
 def _bounds(groups: Sequence[_Group]) -> list[bytes]:
-    """Return where ranges begin, but the first, so that each has about `PIECE_BYTES` of rows."""
+    """Return where ranges begin, but the first, so that each has about `PIECE_BYTES` of rows.
+
+    A range begins above the lowest key of the group before: the keys of a table may all begin with the same bytes.
+    """
     bounds: list[bytes] = []
-    size_bytes, last = 0, b""
+    size_bytes, before = 0, b""
     for group in groups:
-        bound = group.low[:BOUND_BYTES]
-        if size_bytes >= PIECE_BYTES and bound > last:
-            bounds.append(bound)
-            size_bytes, last = 0, bound
+        if size_bytes >= PIECE_BYTES and group.low > before:
+            bounds.append(group.low[: len(commonprefix([before, group.low])) + 1])
+            size_bytes = 0
         size_bytes += group.size_bytes
+        before = group.low
     return bounds
 
 

@@ -237,16 +237,18 @@ def _read_between(source: DataFile, between: KeyRange, columns: Sequence[str] | 
     return source.read_row_groups(groups, columns=columns)
 
 
-def groups_of(source: DataFile) -> Iterator[tuple[int, bytes, int]]:
-    """Yield number, lowest key (if it is not known, a lower one) and bytes in memory of each row group."""
-    for number, statistics, size_bytes in _key_statistics(source):
-        yield number, b"" if statistics is None else statistics.min, size_bytes
+def groups_of(source: DataFile) -> Iterator[tuple[int, bytes, int, int]]:
+    """Yield number, lowest key (if it is not known, a lower one), rows and bytes in the file of each row group."""
+    for number, statistics, group in _key_statistics(source):
+        low = b"" if statistics is None else statistics.min
+        yield number, low, group.num_rows, group.total_byte_size
 
 
-def _key_statistics(source: DataFile) -> Iterator[tuple[int, Any, int]]:
-    """Yield number, statistics of the key if there are any, and bytes of each row group.
+def _key_statistics(source: DataFile) -> Iterator[tuple[int, Any, Any]]:
+    """Yield number, statistics of the key if it has both bounds, and footer of each row group.
 
-    The key is the last column of a base file, and the last but one of a delta.
+    Parquet leaves out a bound of more than 4 KiB, which is b"" for pyarrow 17 if there is the other one. So a highest
+    key that is not above the lowest one is not known, unless there is one key.
     """
     footer = source.metadata
     (place,) = (n for n in range(footer.num_columns) if footer.schema.column(n).path == KEY)
@@ -254,7 +256,8 @@ def _key_statistics(source: DataFile) -> Iterator[tuple[int, Any, int]]:
         group = footer.row_group(number)
         statistics = group.column(place).statistics
         is_known = statistics is not None and statistics.has_min_max
-        yield number, statistics if is_known else None, group.total_byte_size
+        is_known = is_known and (statistics.min < statistics.max or group.num_rows == 1)
+        yield number, statistics if is_known else None, group
 
 
 def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:

@@ -11,10 +11,11 @@ a version names them.  Must not: query the registry, read or write the commit lo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,11 +29,13 @@ from cdcd.spark.tables.arrow_fold import Changes, Latest, changes_of, latest
 from cdcd.spark.tables.data_file import FILE_ERRORS
 from cdcd.spark.tables.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
 from cdcd.spark.tables.history_rows import PIECE_BYTES, Decoded, history_rows
-from cdcd.spark.tables.known_rows import complete_rows, incomplete_rows
+from cdcd.spark.tables.key_ranges import is_in_ranges
+from cdcd.spark.tables.known_rows import complete_rows, incomplete_rows, needed_keys
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import (
     added_rows,
     changed_rows,
+    look_up,
     read_bucket,
     read_rows,
     write_bucket,
@@ -124,7 +127,10 @@ def fold_on_driver(
         return []
     in_memory = any(plan.is_open for plan in plans.values())  # all tables of a target have one format
     with ThreadPoolExecutor(min(len(groups), MOST_THREADS), "cdcd-fold") as pool:
-        found = pool.map(lambda group: fold_or_failure(group, plans, target, buckets), groups)
+        batches = _shared(groups, plans, target, pool)
+        found = pool.map(
+            lambda group, batch: fold_or_failure(group, plans, target, buckets, batch), groups, batches
+        )
         by_topic: dict[str, list[Fold]] = {}
         for one in (fold for folds in found for fold in folds):
             by_topic.setdefault(one.shape.topic, []).append(one)
@@ -132,6 +138,42 @@ def fold_on_driver(
             lambda folds: write_folds(unite_deltas(folds), target, in_memory=in_memory), by_topic.values()
         )
         return [one for folded in files for one in folded]
+
+
+def _shared(
+    groups: Sequence[pa.Table], plans: dict[str, TablePlan], target: Target, pool: ThreadPoolExecutor
+) -> list[_Batch | None]:
+    """Return the batches of groups with the rows that they need, None for those that are folded on their own.
+
+    The keys of each bucket are in most files of a table in ranges: they are looked up once for all buckets. An error
+    is that of the fold, which raises it again.
+    """
+    batches = list(pool.map(lambda group: _batch_or_none(group, plans), groups))
+    needed: dict[str, set[bytes | None]] = {}
+    for batch in batches:
+        if batch is not None and batch.shape.emptied_at <= batch.shape.watermark:
+            needed.setdefault(batch.shape.topic, set()).update(needed_keys(batch.events))
+    known = {
+        topic: _known_or_none(plans[topic], pa.array(keys, pa.binary()), target)
+        for topic, keys in needed.items()
+        if keys
+    }
+    return [None if one is None else replace(one, known=known.get(one.shape.topic)) for one in batches]
+
+
+def _batch_or_none(group: pa.Table, plans: dict[str, TablePlan]) -> _Batch | None:
+    plan = plans[group["topic"][0].as_py()]
+    if not is_in_ranges(plan.files):
+        return None
+    with suppress(*TABLE_ERRORS, pa.ArrowException):
+        return _decoded(group, plan, group["bucket"][0].as_py())
+    return None
+
+
+def _known_or_none(plan: TablePlan, keys: pa.Array, target: Target) -> pa.Table | None:
+    with suppress(*TABLE_ERRORS, pa.ArrowException):
+        return look_up(target, plan.shape, plan.files, plan.deltas, keys)
+    return None
 
 
 def _split(table: pa.Table) -> Iterator[pa.Table]:
@@ -314,7 +356,8 @@ def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None
     )
 
 
-class _Batch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Batch:
     """The records of a bucket. `events` are folded row by row, in order; `latest` has the rows of all other keys.
 
     `shape`: with the last TRUNCATE. `applied`: the last sequence.
@@ -328,18 +371,22 @@ class _Batch(NamedTuple):
     """The decoded changes of which `latest` has the last ones."""
     others: tuple[ev.Event, ...] = ()
     """The events that are not changes of a row, without `changes` all events."""
+    known: pa.Table | None = None
+    """Has the rows of the table that `events` need, None: they are not looked up yet."""
 
     @property
     def has_changes(self) -> bool:
         return bool(self.events) or (self.latest is not None and len(self.latest.keys) > 0)
 
 
-def fold_or_failure(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
+def fold_or_failure(
+    group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int, batch: _Batch | None = None
+) -> list[Fold]:
     """Fold as `fold_group`; an error of the table's records is the result."""
     plan = plans[group["topic"][0].as_py()]
     failure: CdcdError
     try:
-        return fold_group(group, plans, target, buckets)
+        return fold_group(group, plans, target, buckets, batch)
     except TABLE_ERRORS as error:
         failure = error
     except MemoryError:  # Arrow's is an ArrowException
@@ -357,11 +404,16 @@ def fold_or_failure(group: pa.Table, plans: dict[str, TablePlan], target: Target
     return [Fold(plan.shape, group["bucket"][0].as_py(), plan.shape.watermark, failure=failure)]
 
 
-def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
-    """Fold the records of one (topic, bucket), or of all buckets of a topic (`ALL_BUCKETS`)."""
+def fold_group(
+    group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int, batch: _Batch | None = None
+) -> list[Fold]:
+    """Fold the records of one (topic, bucket), or of all buckets of a topic (`ALL_BUCKETS`).
+
+    `batch`: the decoded records, None: they are not decoded yet.
+    """
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
-    batch = _decoded(group, plan, bucket)
+    batch = batch or _decoded(group, plan, bucket)
     emptied_now = batch.shape.emptied_at > batch.shape.watermark
     nothing = Fold(batch.shape, bucket, batch.applied)
     try:
@@ -445,7 +497,7 @@ def _fold_keyed(
     if not emptied_now:
         incomplete = incomplete_rows(plan, shape, bucket, target)
     if not is_new:
-        existing = complete_rows(batch.events, plan, shape, bucket, target)
+        existing = complete_rows(batch.events, plan, shape, bucket, target, batch.known)
     known = pa.concat_tables([existing, incomplete])
     rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == ALL_BUCKETS)
     if batch.latest is not None:

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdcd.errors import TableFileMissing
+from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.storage.uri import Storage, open_storage
 from cdcd.spark.tables import compaction, merged_ranges, table_files
 from cdcd.spark.tables.compaction import FAN, FULL, next_merge, with_merged, write_merge
@@ -27,9 +30,12 @@ from cdcd.spark.tables.table_files import (
     write_bucket,
     write_delta,
 )
+from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
+from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.versions import BucketFile, TableEntry
-from tests.spark.batches import TOPIC
+from tests.spark.batches import TOPIC, Batches, records_table
+from tests.spark.events import column
 
 FIELDS = (Field(1, "id", "id", "long"), Field(2, "body", "body", ["null", "string"]))
 SHAPE = TableShape(TOPIC, True, FIELDS)
@@ -145,6 +151,67 @@ def test_a_merge_has_a_range_in_memory(storage: Storage) -> None:
     assert (ranges[0].keys.low, ranges[-1].keys.high) == (b"", None)
 
 
+def test_keys_that_begin_with_the_same_bytes_are_in_several_ranges(storage: Storage) -> None:
+    """As those of a composite key whose first column has few values."""
+    model = {b"the same first column" * 5 + _key(number): "a row" for number in range(ROWS)}
+    entry = _first(storage, model)
+    delta = write_delta(storage, SHAPE, _delta(dict.fromkeys([*model][::9], "new"), {*[*model][::10]}))
+    merge = compaction.Merge(TOPIC, entry.files, (delta,), is_whole=True)
+    merged = with_merged(
+        replace(entry, deltas=(delta,)), write_merge(storage, entry, merge, threading.Event())
+    )
+    assert merged is not None
+    assert max(one.rows for one in merged.files) < 20 * GROUP_ROWS
+    model |= dict.fromkeys([*model][::9], "new")
+    _check(storage, merged, {key: model[key] for place, key in enumerate(model) if place % 10})
+
+
+def test_a_range_has_few_rows_of_many_columns_without_values(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need memory, but hardly a byte in a file."""
+    monkeypatch.setattr(table_files, "GROUP_ROWS", 100)
+    monkeypatch.setattr(merged_ranges, "PIECE_BYTES", 40_000)
+    fields = (*FIELDS, *(Field(3 + number, f"c{number}", f"c{number}", "long") for number in range(50)))
+    shape = TableShape(TOPIC, True, fields)
+    schema = arrow_schema(fields)
+    keys = sorted(map(_key, range(ROWS)))
+    columns = [pa.array(keys) if one.name == KEY else pa.nulls(ROWS, one.type) for one in schema]
+    file = write_bucket(storage, shape, 0, pa.Table.from_arrays(columns, schema=schema))
+    ranges = list(merged_ranges.merged_ranges(storage, shape, [file], []))
+    assert sum(one.base.num_rows for one in ranges) == ROWS
+    assert max(one.base.num_rows for one in ranges) <= 200
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "rows", "is_read"),
+    [
+        (b"a", b"", 2, True),  # the highest key has more than 4 KiB
+        (b"", b"", 2, True),
+        (b"", b"", 1, False),
+        (b"a", b"b", 2, False),
+        (b"a", b"z", 2, True),
+    ],
+)
+def test_a_row_group_without_its_highest_key_is_read(
+    least: bytes, greatest: bytes, rows: int, is_read: bool
+) -> None:
+    """Parquet leaves out bounds of more than 4 KiB one by one; for pyarrow 17 such a bound is empty."""
+    statistics = SimpleNamespace(has_min_max=True, min=least, max=greatest)
+    column = SimpleNamespace(path=KEY, statistics=statistics)
+    group = SimpleNamespace(column=lambda _: column, num_rows=rows, total_byte_size=1)
+    footer = SimpleNamespace(
+        num_columns=1,
+        num_row_groups=1,
+        row_group=lambda _: group,
+        schema=SimpleNamespace(column=lambda _: column),
+    )
+    source: Any = SimpleNamespace(metadata=footer, read_row_groups=lambda groups, **_: groups)
+    read: Any = table_files._read_between(source, KeyRange(b"k", b"l"))
+    assert read == ([0] if is_read else [])
+    assert table_files._groups_with(source, pa.array([b"k" * 5000], pa.binary())) == ([0] if is_read else [])
+
+
 def test_deltas_of_an_earlier_version_are_merged_in_whatever_order_their_rows_are(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,3 +296,44 @@ def test_a_table_without_a_key_is_never_written_as_a_whole(storage: Storage) -> 
     parts = [read_part(storage, shape, part) for part in parts_of(entry)]
     assert sorted(pa.concat_tables(parts)["body"].to_pylist()) == sorted(bodies)
     assert count_rows(storage, entry) == len(bodies)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_rows_that_all_buckets_need_are_looked_up_once(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """The keys of a hash bucket are in most files. A lost file parks the table."""
+    assert storage.folder is not None
+    items = Batches(storage.folder / "mirror", [column("id", "int", required=True), column("body", "string")])
+    items.on_error = "park"
+    rows = [{"id": number, "body": f"body {number}"} for number in range(200)]
+    items.run([items.change("c", 10, row["id"] + 1, after=row) for row in rows], loading=False)
+    items.run([items.change("u", 20, 1, after=rows[0])], loading=False)
+    version, target = read_latest(items.target), open_storage(str(items.target))
+    assert version is not None
+    entry = version.tables[TOPIC]
+    merge = compaction.Merge(TOPIC, entry.files, entry.deltas, is_whole=True)
+    merged = with_merged(entry, write_merge(target, entry, merge, threading.Event()))
+    assert merged is not None
+    assert len(merged.files) > 2
+    TargetWriter(target, version).publish(replace(version, tables={TOPIC: merged}))
+    paths, found = [], table_files._found
+
+    def counted(target: Storage, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
+        paths.append(file.path)
+        return found(target, shape, file, keys)
+
+    monkeypatch.setattr(table_files, "_found", counted)
+    if is_lost:
+        (items.target / merged.files[1].path).unlink()
+    sent = [
+        items.change("u", 30, row["id"] + 1, after=row | {"body": None}, unchanged=["body"]) for row in rows
+    ]
+    with items.mirror() as batches:
+        batches.apply(RecordsOnDriver(records_table(sent)), {})
+        parked = batches.version.parked
+    if is_lost:
+        assert parked[TOPIC].code == TableFileMissing.code
+        return
+    assert sorted(paths) == sorted(one.path for one in merged.files)
+    assert items.rows() == rows
