@@ -286,12 +286,15 @@ class TableCopier:
             return None
         max_bytes = sys.maxsize if self._pages == 1 else MAX_CHUNK_BYTES
         reading = partial(self._reader.read_blocks, max_bytes=max_bytes, pause_s=self._parts.emitter.pause_s)
+        began_s = time.monotonic()
         rows = await self._parts.in_thread(reading, described, piece, begun.end_lsn)
-        if rows.is_cut:
+        is_long = self._pace.is_over(time.monotonic() - began_s)
+        if rows.is_cut or is_long:
             self._pages = max(1, self._pages // 2)
-            return None
-        if rows.size_bytes < MAX_CHUNK_BYTES // 4:
+        elif rows.size_bytes < MAX_CHUNK_BYTES // 4:
             self._pages = min(MOST_PAGES, self._pages * 2)
+        if rows.is_cut:
+            return None
         left = tuple(one.text for one in (piece.rest, *others) if one is not None)
         # The range counts as read with its last slice.
         return ReadSlices(rows, [before] * len(rows.slices), left or None)

@@ -27,6 +27,10 @@ class ChunkPace:
             factor = self._goal_s / seconds if seconds > 0 else 2.0
             self.rows = min(self._most, max(LEAST, int(self.rows * min(2.0, max(0.5, factor)))))
 
+    def is_over(self, seconds: float) -> bool:
+        """Return whether a chunk took longer than the time goal."""
+        return seconds > self._goal_s
+
     def was_refused(self) -> None:
         """Note a chunk whose rows were not all written."""
         self.rows = min(self._most, max(LEAST, self.rows // 2))

@@ -154,7 +154,11 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "%(default)s)",
     )
     command.add_argument(
-        "--buckets", type=_number, default=DEFAULT_BUCKETS, metavar="N", help="hash buckets in which a new target folds the changes of a batch"
+        "--buckets",
+        type=_number,
+        default=DEFAULT_BUCKETS,
+        metavar="N",
+        help="hash buckets in which a new target folds the changes of a batch",
     )
     command.add_argument(
         "--max-rows", type=_number, default=DEFAULT_MAX_ROWS, metavar="N", help="maximum rows of a batch"

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from cdcd.model import Column, Relation, ReplicaIdentity, TableCopyState
 from cdcd.monitoring.incomplete_tables import IncompleteTables
 from cdcd.monitoring.new_tables import NewTables
@@ -14,8 +16,9 @@ from cdcd.pipeline.table_copies import TableCopies, WatchedTable
 from cdcd.session.table_copier import ReadSlices, TableCopier, describe_as_received
 from cdcd.sink.incomplete_topics import IncompleteTopics
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import CatalogVersions, ChunkSnapshot, ReadRows
+from cdcd.snapshot.chunk_reader import CatalogVersions, ChunkSnapshot, Piece, ReadRows
 from cdcd.snapshot.table_copy import RangeChunk
+from cdcd.snapshot.units import Blocks
 from cdcd.snapshot.visibility import Snapshot
 
 
@@ -137,3 +140,35 @@ def test_a_copy_that_continues_in_another_topic_says_so() -> None:
     incomplete.completes(7, "topic.v2")
     topics.recorded(incomplete.noted)
     assert topics.names() == ()
+
+
+class InBlocks(OneChunk):
+    """Each chunk of blocks has few rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages: list[int] = []
+
+    def pause_s(self, _used_s: float, _size_bytes: int) -> float:
+        return 0.0
+
+    def piece_of(self, _described: object, blocks: Blocks, pages: int) -> Piece:
+        self.pages.append(pages)
+        return Piece(blocks, None, None)
+
+    def read_blocks(self, *_: object, **_options: object) -> ReadRows:
+        return ReadRows([], is_last=True, is_cut=False, size_bytes=1000)
+
+
+@pytest.mark.parametrize(("goal_s", "pages"), [(60.0, [64, 128, 256]), (0.0, [64, 32, 16])])
+def test_a_chunk_of_blocks_becomes_smaller_if_it_takes_longer_than_the_goal(
+    goal_s: float, pages: list[int]
+) -> None:
+    """Also by its pauses: its transaction is open meanwhile, and holds back vacuum."""
+    session: Any = InBlocks()
+    session.copies.begin(7, TableCopyState("topic", after=("0/0/0/",)))
+    copier = TableCopier(7, session.copies.tables[7], session, session, ChunkPace(goal_s))
+    begun = ChunkSnapshot(Snapshot.parse("90:90:"), 100)
+    for _ in pages:
+        assert asyncio.run(copier._read_blocks(RangeChunk(None), begun, session.plan)) is not None
+    assert session.pages == pages
