@@ -1,8 +1,8 @@
 """A mirror beside a hand-written pipeline: Spark's Kafka source, `from_avro`, and Delta's MERGE in foreachBatch.
 
 Run by the Python of a Spark for which all jars exist, one process for each way.
-In: JSON with the servers, the topics, the jars, the schemas, the way and its folder; then a line for each step: `warm`
-loads into another folder, before the first load that counts; a further load or batch into this one; `rows`.
+In: JSON with the servers, the topics, the jars, the schemas, the way and its folder; then a line for each step:
+`warm` loads into another folder, before the load that counts; a further load or batch into this one; `rows`.
 Out: a line of JSON for each step: the seconds of a run to the newest commit, and the CPU seconds of this process, its
 JVM and its workers; for the step `rows` the number of rows in the tables. The peer is what a data engineer writes:
 the last change of each key, by commit and number, is merged; its tables have deletion vectors.
