@@ -251,6 +251,32 @@ def test_no_batch_ends_before_the_stream_has_the_point_of_the_last_tables(
         assert bool(cut_of({}, [commit_of(record, loading=loading)])) is is_reached
 
 
+def test_the_rest_of_an_interrupted_snapshot_is_read_in_batches_and_its_tables_are_loading() -> None:
+    """Also those that are complete at an earlier point. The stream to the last point is one batch."""
+    streaming = {**copied(9, {}, pending=0, floors=("0/20",)), "phase": "streaming", "snapshot_tables": []}
+    records = [
+        copied(1, {"a": {"0": 50}}),
+        copied(1, {"b": {"0": 60}}, floors=("0/20",)),
+        copied(1, {"b": {"0": 70}}, floors=("0/20",)),
+        {**streaming, "offsets": {"a": {"0": 51}}},
+        {**streaming, "offsets": {"a": {"0": 52}}, "commit_lsn": "0/20"},
+    ]
+    commits = [commit_of(one, loading=True) for one in records]
+    reached, found = {}, []
+    for known in range(1, 6):
+        reached = cut_of(reached, commits[:known], BatchLimits(max_rows=1))
+        found.append((of_topics(reached), sorted(loading_of(reached))))
+    assert found == [
+        ({"a": {"0": 50}}, ["a", "b"]),
+        ({"a": {"0": 50}, "b": {"0": 60}}, ["a", "b"]),
+        ({"a": {"0": 50}, "b": {"0": 70}}, ["a", "b"]),
+        ({"a": {"0": 50}, "b": {"0": 70}}, ["a", "b"]),
+        ({"a": {"0": 52}, "b": {"0": 70}}, []),
+    ]
+    assert cut_of({}, [commit_of(one) for one in records[:4]]) == {}, "for other queries it is one commit"
+    assert cut_of({}, [commit_of(one) for one in records]) == {"a": {"0": 52}, "b": {"0": 70}}
+
+
 def after_compaction(ends: Offsets, commits: list[Commit]) -> list[Commit] | None:
     """Return the records from the first one on that can be taken alone, None without one."""
     placed = [replace(one, place=10 + at) for at, one in enumerate(commits)]

@@ -43,8 +43,9 @@ class Commit:
     Or the sum of several records: of one slot, if they are complete together; or of all slots up to one record.
     `slot`: the slot that wrote it, `SEVERAL`, or `OWN`. `described`: the topics that the slot has described since its
     last record.
-    `is_part`: a PostgreSQL transaction is written only in part, the markers of an accepted gap are not written yet,
-    or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
+    `is_part`: a PostgreSQL transaction is written only in part, or the markers of an accepted gap are not written yet,
+    so a batch must not end here. `is_apart`: tables were copied at different points, and the stream has not passed the
+    last one: their rows are of different moments.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
     `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
     `ends_snapshot`: a snapshot is complete with it. `firsts`: the offsets of its first records; None: not known.
@@ -61,6 +62,7 @@ class Commit:
     commit_lsn: str
     offsets: Offsets
     is_part: bool = False
+    is_apart: bool = False
     loading: frozenset[str] = frozenset()
     snapshot: frozenset[str] | None = None
     end_lsn: str = "0/0"
@@ -127,7 +129,8 @@ def parse_progress(value: bytes) -> Commit:
                 str(topic): {str(int(partition)): int(offset) for partition, offset in partitions.items()}
                 for topic, partitions in fields["offsets"].items()
             },
-            is_part=fields.get("part") is not None or fields.get("gap") is not None or _is_apart(fields),
+            is_part=fields.get("part") is not None or fields.get("gap") is not None,
+            is_apart=_is_apart(fields),
             loading=_loading_of_record(fields),
             snapshot=_snapshot_of_record(fields),
             end_lsn=str(fields["end_lsn"]),
@@ -189,19 +192,21 @@ def commit_of_query(
 ) -> Commit:
     """Return what a query of these topics (None: all) sees of a record.
 
-    `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables.
-    For other queries the snapshot is one commit, and this record a part of it. `copies`: such a query sees which of
-    its tables cdcd copies while it streams.
+    `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables,
+    also those that are apart. For other queries the snapshot is one commit, and this record a part of it. So is for
+    both the stream until no table is apart. `copies`: such a query sees which of its tables cdcd copies while it
+    streams.
     """
     inside = commit.snapshot or frozenset()
     copied = commit.loading if loading or copies else frozenset()
     of_query = copied | inside if loading else copied
     offsets = only(commit.offsets, topics)
+    is_inside = commit.snapshot is not None
     return replace(
         commit,
         offsets=offsets,
         firsts=of_named(commit.firsts, offsets),
-        is_part=commit.is_part or (commit.snapshot is not None and not loading),
+        is_part=commit.is_part or ((is_inside or commit.is_apart) and not (is_inside and loading)),
         loading=of_query if topics is None else of_query & topics,
         former=commit.former if topics is None else commit.former & topics,
     )
