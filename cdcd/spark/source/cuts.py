@@ -43,9 +43,9 @@ class Commit:
     Or the sum of several records: of one slot, if they are complete together; or of all slots up to one record.
     `slot`: the slot that wrote it, `SEVERAL`, or `OWN`. `described`: the topics that the slot has described since its
     last record.
-    `is_part`: a PostgreSQL transaction is written only in part, or the markers of an accepted gap are not written yet,
-    so a batch must not end here. `is_apart`: tables were copied at different points, and the stream has not passed the
-    last one: their rows are of different moments.
+    `is_part`: a PostgreSQL transaction is written only in part, or the markers of an accepted gap are not written
+    yet, so a batch must not end here. `is_apart`: tables were copied at different points, and the stream has not
+    passed the last one: their rows are of different moments.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
     `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
     `ends_snapshot`: a snapshot is complete with it. `firsts`: the offsets of its first records; None: not known.
