@@ -168,8 +168,8 @@ class Planter:
     def _exchanged(self) -> Iterator[Planted]:
         first, second = self._taken(), self._taken()
         rows = [self._row(self._places[one]) for one in (first, second)]
-        kept = [{name: row[name] for name in (*TYPES, SPECIAL)} for row in rows]
-        for row, other in zip(rows, reversed(kept), strict=True):
+        values = [{name: row[name] for name in (*TYPES, SPECIAL)} for row in rows]
+        for row, other in zip(rows, reversed(values), strict=True):
             row.update(other)
         for number in (first, second):
             assert self._judged(number)

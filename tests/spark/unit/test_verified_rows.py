@@ -23,7 +23,7 @@ from cdcd.spark.commands import verify as command
 from cdcd.spark.mirroring import verify
 from cdcd.spark.mirroring.sql_fold import History, fold
 from cdcd.spark.mirroring.verified_columns import CurrentNames
-from cdcd.spark.mirroring.verify import TableResult, _Table, _Unknown
+from cdcd.spark.mirroring.verify import TableResult, _Shown, _Table, _Unknown
 from cdcd.spark.target.versions import Parked, TableEntry
 
 Rows = dict[int | None, str | None]
@@ -33,7 +33,7 @@ UNSENT: Any = None
 def compared(spark: SparkSession, topic: Rows, mirror: Rows) -> TableResult:
     """Compare rows of an id and a text; a text of None was never sent."""
     table: Any = _Table.__new__(_Table)
-    table._topic = "shop.public.t"
+    table._topic, table._shown = "shop.public.t", _Shown(10, has_texts=True)
     frames = []
     for rows in (topic, mirror):
         made = spark.createDataFrame(list(rows.items()), "id int, text string")
@@ -48,7 +48,7 @@ def compared(spark: SparkSession, topic: Rows, mirror: Rows) -> TableResult:
                 F.when(F.expr("text is not null"), texts).alias("c1"),
             )
         )
-    result: TableResult = table._joined(*frames, 2, shows_keys=True)
+    result: TableResult = table._joined(*frames, 2)
     return result
 
 
@@ -124,7 +124,7 @@ def verified(monkeypatch: pytest.MonkeyPatch, compare: Compare, **options: Any) 
 def test_an_error_of_any_kind_of_one_table_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one of the JVM, which is none of PySpark's."""
 
-    def compare(self: Any, *, shows_keys: bool) -> TableResult:
+    def compare(self: Any) -> TableResult:
         if self._topic == "shop.public.a":
             raise RuntimeError("secret value")
         return TableResult(self._topic, "differs", missing=1)
@@ -138,7 +138,7 @@ def test_an_error_of_any_kind_of_one_table_leaves_the_others(monkeypatch: pytest
 def test_after_the_time_no_table_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared_tables: list[str] = []
 
-    def compare(self: Any, *, shows_keys: bool) -> TableResult:
+    def compare(self: Any) -> TableResult:
         compared_tables.append(self._topic)
         raise RuntimeError("the job was cancelled")
 
@@ -254,7 +254,7 @@ def test_changes_under_their_current_names_are_read_once(
         "_compared": lambda _self, renamed, *_, **__: given.append(renamed.is_cached),
     }.items():
         monkeypatch.setattr(_Table, name, stub)
-    table.compare(shows_keys=False)
+    table._compare()
     assert given == [True]
 
 
@@ -266,7 +266,7 @@ def test_a_parked_table_is_unknown_with_the_reason() -> None:
     table._entry = TableEntry(table._topic, keyed=True, parked=parked)
     table._opened = SimpleNamespace(version=SimpleNamespace(loading=frozenset()))
     with pytest.raises(_Unknown, match="parked: CDCD-SPARK-SCHEMA: the type of a column changed"):
-        table.compare(shows_keys=False)
+        table._compare()
 
 
 @pytest.mark.parametrize(
