@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 # From the lowest tier up. A package imports packages of lower tiers only, never one of its own tier.
 TIERS = (
     {
-        "big_endian", "bounded", "clock", "escaped_names", "failpoints", "frame_layout", "function_address", "extensions",
-        "host_names", "lru_cache", "lsn", "metrics", "property_names", "redaction", "threads", "version",
+        "big_endian", "bounded", "clock", "escaped_names", "failpoints", "frame_layout", "function_address",
+        "extensions", "host_names", "lru_cache", "lsn", "metrics", "property_names", "redaction", "threads", "version",
     },
     {"errors", "waits"},
     {"model", "findings", "secret_files", "columnar"},
