@@ -178,7 +178,7 @@ def test_the_history_of_a_parked_table_is_cut(items: Batches) -> None:
         def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult:
             return MergeResult(merge, (), ())
 
-    compactor = Compactor(Cuts(open_storage(str(items.target)), 4))
+    compactor = Compactor(Cuts(open_storage(str(items.target))))
     compactor.note([TOPIC])
     assert compactor.start({TOPIC: replace(_entry(items), parked=Parked("CDCD-GAP", "", 0, 0.0))})
     compactor.close()

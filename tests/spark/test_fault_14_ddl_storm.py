@@ -26,6 +26,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.clients.connection import Connection, RegistryAccess
 from cdcd.spark.mirroring.verify import verify as verify_tables
+from cdcd.spark.reading.mirror import read_mirror
 from tests.spark.running_mirrors import (
     DEADLINE_S,
     AnyMirror,
@@ -228,6 +229,11 @@ def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
                 execute(*ddl, f"INSERT INTO {table} VALUES (6, 'new', 'new')")
             execute("UPDATE renamed SET c = 'changed' WHERE id = 1", "UPDATE again SET a = 'x' WHERE id = 2")
             reach(mirror, daemon, source, kafka)
+            eventually(
+                lambda: mirror.check() and not read_mirror(mirror.target).loading,
+                "the table that was made again is copied",
+                120,
+            )
             found = compared(dsn, list(HIDDEN), partial(mirror.tables.read, "public"))
         finally:
             mirror.stop()

@@ -377,6 +377,7 @@ def look_up(
     keys: pa.Array,
 ) -> pa.Table:
     """Return the present rows of these keys. Of the base files it reads the row groups that may have one."""
+    keys = keys.drop_null()  # of a TRUNCATE
     if not len(keys):
         return arrow_schema(shape.fields).empty_table()
     changed = read_deltas(target, shape, _with_keys(deltas, keys), keys)

@@ -247,7 +247,7 @@ def test_a_key_below_and_above_all_earlier_ones_is_found(storage: Storage) -> No
     model |= changed
     del model[bytes([64, 0, 0])]
     _check(storage, entry, model)
-    keys = pa.array([*changed, b"\x02"], pa.binary())
+    keys = pa.array([*changed, b"\x02", None], pa.binary())  # None: of a TRUNCATE
     assert _as_model(look_up(storage, SHAPE, entry.files, entry.deltas, keys)) == changed
 
 
