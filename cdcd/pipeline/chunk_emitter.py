@@ -42,7 +42,7 @@ from cdcd.snapshot.visibility import Snapshot
 ASK_INTERVAL_S = 0.02
 _LOOKS_BEFORE_FLUSH = 50
 """The server is asked to write its WAL to disk at the second check, and again after this number of checks."""
-GIVE_WAY = 10
+GIVE_WAY = 16
 """While the stream has transactions, a copy pauses this many times as long as it works: rows also cost the server and
 the broker time."""
 MOST_AT_ONCE = 2
@@ -50,7 +50,7 @@ MOST_AT_ONCE = 2
 LONGEST_PAUSE_S = 1.0
 BUSY_S = 0.1
 """The stream has transactions if the last one was so long ago at most."""
-PAUSED_BYTES_PER_S = 3 * 1024 * 1024
+PAUSED_BYTES_PER_S = 2 * 1024 * 1024
 """A pause after n bytes takes n / PAUSED_BYTES_PER_S at most: on a busy machine a small table takes long to read,
 and many small tables would wait for minutes."""
 MAX_WAITING_BYTES = 256 * 1024
