@@ -23,7 +23,7 @@ class ChunkPace:
 
     def was_read(self, rows: int, seconds: float) -> None:
         """Note a chunk that was read."""
-        if rows >= self.rows or seconds > self._goal_s:
+        if rows >= self.rows or self.is_over(seconds):
             factor = self._goal_s / seconds if seconds > 0 else 2.0
             self.rows = min(self._most, max(LEAST, int(self.rows * min(2.0, max(0.5, factor)))))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,6 +154,21 @@ def children_of(pid: int) -> list[int]:
         for tid in _numbers(f"/proc/{pid}/task")
         for one in _read(f"/proc/{pid}/task/{tid}/children").split()
     ]
+
+
+def processes_below(pid: int) -> Iterator[int]:
+    """Yield the running processes below a process: its children, and theirs."""
+    for child in children_of(pid):
+        yield child
+        yield from processes_below(child)
+
+
+def words_of(pid: int) -> list[str]:
+    """Return the words of a process's command line, none of a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def machine() -> Machine:

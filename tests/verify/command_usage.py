@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from tests.bench.usage import children_of, descendants_of, peak_memory_of, with_ended_children_of
+from tests.bench.usage import (
+    children_of,
+    descendants_of,
+    peak_memory_of,
+    processes_below,
+    with_ended_children_of,
+    words_of,
+)
 
 EACH_S = 0.2
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -48,13 +54,13 @@ class CommandUsage:
     def _sample(self) -> None:
         while not self._over.wait(EACH_S):
             for root in children_of(os.getpid()):
-                if all(word in _command(root) for word in self._words):
+                if all(word in words_of(root) for word in self._words):
                     self._add(root)
 
     def _add(self, root: int) -> None:
-        family = [root, *_below(root)]
+        family = [root, *processes_below(root)]
         for pid in family:
-            part = "command" if pid == root else _part(_command(pid))
+            part = "command" if pid == root else _part(words_of(pid))
             self._raise(part, peak_memory_of(pid) or 0)
         self._raise("all", sum(map(_resident, family)))
         self.cpu_s = max(self.cpu_s, (with_ended_children_of(root) + descendants_of(root)).total_s)
@@ -65,19 +71,6 @@ class CommandUsage:
 
 def _part(command: list[str]) -> str:
     return "a worker" if any(word.startswith("pyspark.") for word in command) else "JVM"
-
-
-def _below(pid: int) -> Iterator[int]:
-    for child in children_of(pid):
-        yield child
-        yield from _below(child)
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def _resident(pid: int) -> int:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.key_ranges import KeyRange, place_of
-from cdcd.spark.tables.table_files import base_rows, delta_rows, groups_of, in_order, newest
+from cdcd.spark.tables.table_files import delta_rows, groups_of, in_order, newest, with_current_columns
 from cdcd.spark.target.shape import KEY, TableShape, arrow_schema
 from cdcd.spark.target.versions import BucketFile
 
@@ -108,7 +108,7 @@ def merged_ranges(
     """Yield the ranges of the files of a table with a key. Raises StorageError, MirrorInconsistent."""
     files = [
         *(
-            _File(place, target, one, lambda rows, file: base_rows(rows, file, shape))
+            _File(place, target, one, lambda rows, file: with_current_columns(rows, file, shape))
             for place, one in enumerate(base)
         ),
         *(
@@ -148,7 +148,7 @@ def _groups(one: _File) -> list[_Group]:
 
 
 def _bounds(groups: Sequence[_Group]) -> list[bytes]:
-    """Return where ranges begin, but the first, so that each has about `PIECE_BYTES` of rows.
+    """Return where ranges begin, except the first, so that each has about `PIECE_BYTES` of rows.
 
     A range begins above the lowest key of the group before: the keys of a table may all begin with the same bytes.
     """

@@ -168,7 +168,7 @@ def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> p
     """Return the rows of a base file with the current columns."""
     if file is None:
         return arrow_schema(shape.fields).empty_table()
-    return _current(opened(target, file.path).read(), file, shape)
+    return with_current_columns(opened(target, file.path).read(), file, shape)
 
 
 def read_keys(target: Target, file: BucketFile, *, hint: str | None = None) -> pa.ChunkedArray:
@@ -181,7 +181,7 @@ def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) 
     if file is None:
         return as_complete(read_bucket(target, shape, None))
     rows = opened(target, file.path).read()
-    current = _current(rows.drop_columns([MISSING]), file, shape)
+    current = with_current_columns(rows.drop_columns([MISSING]), file, shape)
     return current.append_column(MISSING, rows.column(MISSING).cast(MISSING_TYPE))
 
 
@@ -209,13 +209,8 @@ def read_deltas(
 def delta_rows(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
     """Return rows of a delta with the current columns and `DELETED`."""
     last = rows.num_columns - 1
-    current = _current(rows.remove_column(last), file, shape)
+    current = with_current_columns(rows.remove_column(last), file, shape)
     return current.append_column(DELETED, rows.column(last))
-
-
-def base_rows(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
-    """Return rows of a base file with the current columns."""
-    return _current(rows, file, shape)
 
 
 def newest(parts: Sequence[pa.Table], shape: TableShape) -> pa.Table:
@@ -264,7 +259,7 @@ def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Tabl
     """Return the changes in a file of the history, with the columns of `history_schema`."""
     rows = opened(target, file.path, hint=_HISTORY_HINT).read()
     count = len(file.columns) + 2
-    current = _current(rows.select(list(range(count))), file, shape)
+    current = with_current_columns(rows.select(list(range(count))), file, shape)
     changes = rows.column(count).cast(CHANGE_TYPE)
     return pa.Table.from_arrays([*current.columns, changes], schema=history_schema(shape.fields))
 
@@ -428,7 +423,7 @@ def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) 
     source = opened(target, file.path)
     rows = source.read_row_groups(_groups_with(source, keys))
     rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
-    return _current(rows, file, shape)
+    return with_current_columns(rows, file, shape)
 
 
 def _groups_with(source: DataFile, keys: pa.Array) -> list[int]:
@@ -443,7 +438,8 @@ def _may_have(statistics: Any, keys: pa.Array) -> bool:
     return bool(pc.any(pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))).as_py())
 
 
-def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
+def with_current_columns(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
+    """Return rows of a file, without further columns, with the current columns."""
     numbers = tuple(one.number for one in shape.fields)
     if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == numbers:
         return rows

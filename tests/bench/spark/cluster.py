@@ -15,7 +15,6 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +28,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.bench.spark.backlog import Backlog, Writer
 from tests.bench.spark.kafka import LARGE_JVM
 from tests.bench.spark.outcome import ids_of
-from tests.bench.usage import children_of
+from tests.bench.usage import processes_below
 from tests.support.spark_cluster import ROOT, SparkCluster
 from tests.support.waiting import eventually
 
@@ -108,7 +107,7 @@ def _kill_in_the_middle(program: subprocess.Popen[str], worker: ServerProcess, f
     eventually(lambda: has_reached(0), "a batch in the middle is committed", DEADLINE_S)
     files = _count(folder)
     eventually(lambda: has_reached(files), "the tasks of the next batch write", DEADLINE_S)
-    below = list(_below(worker.pid))
+    below = list(processes_below(worker.pid))
     worker.send(signal.SIGKILL)
     for pid in below:
         with suppress(ProcessLookupError):
@@ -117,12 +116,6 @@ def _kill_in_the_middle(program: subprocess.Popen[str], worker: ServerProcess, f
 
 def _count(folder: Path) -> int:
     return sum(1 for _ in (folder / "rows").glob("*.parquet"))
-
-
-def _below(pid: int) -> Iterator[int]:
-    for child in children_of(pid):
-        yield child
-        yield from _below(child)
 
 
 def _size_mb(folder: Path) -> int:

@@ -8,11 +8,9 @@ the last sample before its end is missing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 
-from tests.bench.usage import children_of, peak_memory_of
+from tests.bench.usage import peak_memory_of, processes_below, words_of
 
 SAMPLES_EACH_S = 0.2
 DAEMON = "pyspark.daemon"
@@ -52,8 +50,8 @@ class PythonWorkers:
 
     def _sample(self) -> None:
         while not self._over.wait(SAMPLES_EACH_S):
-            for pid in _below(self._pid):
-                part, peak = part_of(_command(pid)), peak_memory_of(pid)
+            for pid in processes_below(self._pid):
+                part, peak = part_of(words_of(pid)), peak_memory_of(pid)
                 if part is not None and peak is not None:
                     self._peaks[part, pid] = max(peak, self._peaks.get((part, pid), 0))
 
@@ -64,16 +62,3 @@ def part_of(command: list[str]) -> str | None:
     if not modules:
         return None
     return _PARTS.get(modules[-1], modules[-1])
-
-
-def _below(pid: int) -> Iterator[int]:
-    for child in children_of(pid):
-        yield child
-        yield from _below(child)
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
