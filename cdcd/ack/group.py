@@ -87,6 +87,9 @@ class LargeLimits:
 LINGER_MAX_ROWS = 20_000
 """A group with this number of rows does not linger: a commit costs little by comparison, and rows take memory."""
 
+SNAPSHOT_ROWS_FACTOR = 2
+"""A group of snapshot rows has this many times `max_rows`: nobody waits for one row, and each commit has a cost."""
+
 NO_LIMITS = LargeLimits(0, 0, 0, allows_parts=False)
 
 
@@ -212,7 +215,8 @@ class Group:
         """Return whether the open group has to be committed before another chunk joins it."""
         if self.commit_position is None or self.rows == 0:
             return self._can_be_split and self._over_limit(now_us) is not None
-        if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
+        factor = SNAPSHOT_ROWS_FACTOR if self.commit_position.phase == "snapshot" else 1
+        if self.rows >= factor * self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
         is_position_due = self._policy.position_us > 0 and self._waited(now_us)
         if is_position_due and not self.is_flushing:  # a flush commits all waiting chunks together

@@ -135,7 +135,8 @@ class Commit(Room):
     max_rows: Whole = Field(
         default=30000,
         ge=1,
-        description="end a Kafka transaction at this number of rows, at the end of a source transaction",
+        description="end a Kafka transaction at this number of rows, at the end of a source transaction; "
+        "twice as many of an initial snapshot",
     )
     max_bytes: Size = Field(
         default=16 * MIB,

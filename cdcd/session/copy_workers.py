@@ -31,8 +31,8 @@ _LOCKED_HINT = (
     "the other tables are copied first; the wait ends with the transaction that holds the lock: ask the owner of "
     "that transaction to end it"
 )
-BATCHES_AHEAD = 3
-"""For each connection, batches that were read and not consumed."""
+_BATCHES_AHEAD, _MOST_AHEAD = 3, 6
+"""Batches that were read and not consumed: for each connection, and together, but one for each connection."""
 _MISSING_HINT = (
     "no row is missing: the copy continues with fewer connections. For full speed raise max_connections or the "
     "role's CONNECTION LIMIT, or lower snapshot.workers"
@@ -69,7 +69,8 @@ class CopyWorkers:
         self._lsn = lsn
         self.count = max(1, min(workers, self._left))
         """The number of connections, at most."""
-        self._room = threading.Semaphore(BATCHES_AHEAD * self.count)
+        self._ahead = max(self.count, min(_BATCHES_AHEAD * self.count, _MOST_AHEAD))
+        self._room = threading.Semaphore(self._ahead)
         self._is_cancelled = False
         self._failed: dict[int, CdcdError] = {}
         """By relid, the error of each table whose other units are not read."""
@@ -100,7 +101,7 @@ class CopyWorkers:
     async def close(self) -> None:
         """End the threads and their connections."""
         self._is_cancelled = True
-        self._room.release(BATCHES_AHEAD * self.count * 2)
+        self._room.release(self._ahead + self.count)
         with self._lock:
             for reader in self._readers if self._left else ():
                 reader.hang_up()  # its thread may wait for a server that does not send

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -45,6 +46,21 @@ def group(
 
 def take_all(one: Group, now_us: int = 0) -> list[RecordChunk]:
     return list(iter(lambda: one.take(now_us), None))  # type: ignore[arg-type]
+
+
+def snapshot_rows(count: int) -> RecordChunk:
+    position = CommitPosition(10, 18, 5, phase="snapshot")
+    return dataclasses.replace(rows(count), commit_position=position)
+
+
+def test_a_group_of_snapshot_rows_holds_twice_as_many_and_not_more() -> None:
+    one = group(*[snapshot_rows(60)] * 9, max_rows=100)
+    assert len(take_all(one)) == 4
+    assert one.rows == 240
+    assert one.ready(0)
+    one.close()
+    stream = group(*[dataclasses.replace(rows(60), commit_position=commit_position(10))] * 9, max_rows=100)
+    assert len(take_all(stream)) == 2
 
 
 # --- a Kafka transaction ends only where a PostgreSQL transaction does (F7) ---
