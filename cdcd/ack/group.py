@@ -87,20 +87,21 @@ class LargeLimits:
 LINGER_MAX_ROWS = 20_000
 """A group with this number of rows does not linger: a commit costs little by comparison, and rows take memory."""
 
-SNAPSHOT_ROWS_FACTOR = 2
-"""A group of snapshot rows has this many times `max_rows`: nobody waits for one row, and each commit has a cost."""
-
 NO_LIMITS = LargeLimits(0, 0, 0, allows_parts=False)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The limits at which a group is full. `large` applies while the group ends inside a transaction."""
+    """The limits at which a group is full. `large` applies while the group ends inside a transaction.
+
+    `snapshot_rows`: `max_rows` of a group of snapshot rows, None for the same.
+    """
 
     max_rows: int
     max_bytes: int
     max_wait_us: int
     large: LargeLimits = NO_LIMITS
+    snapshot_rows: int | None = None
 
 
 class Group:
@@ -215,8 +216,10 @@ class Group:
         """Return whether the open group has to be committed before another chunk joins it."""
         if self.commit_position is None or self.rows == 0:
             return self._can_be_split and self._over_limit(now_us) is not None
-        factor = SNAPSHOT_ROWS_FACTOR if self.commit_position.phase == "snapshot" else 1
-        if self.rows >= factor * self._limits.max_rows or self.bytes >= self._limits.max_bytes:
+        max_rows, snapshot_rows = self._limits.max_rows, self._limits.snapshot_rows
+        if snapshot_rows is not None and self.commit_position.phase == "snapshot":
+            max_rows = snapshot_rows
+        if self.rows >= max_rows or self.bytes >= self._limits.max_bytes:
             return True
         is_position_due = self._policy.position_us > 0 and self._waited(now_us)
         if is_position_due and not self.is_flushing:  # a flush commits all waiting chunks together

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cdcd.ack.group import NO_LIMITS, LargeLimits
+from cdcd.ack.group import NO_LIMITS, GroupLimits, LargeLimits
 from cdcd.config.format import Format
-from cdcd.config.sink import RegistryOption, Sink, short_form
+from cdcd.config.sink import SNAPSHOT_ROWS, STREAM_ROWS, RegistryOption, Sink, short_form
 from cdcd.config.snapshot import Snapshot
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
 from cdcd.config.values import Names, Room, Size, Whole, refuse, secret_reader
@@ -301,6 +301,14 @@ class Config(BaseSettings):
         return LargeLimits(
             large.max_rows, large.max_bytes, max_time_ms * 1000, allows_parts=large.policy == "parts"
         )
+
+    def group_limits(self) -> GroupLimits:
+        """Return the limits at which a Kafka transaction ends."""
+        commit, most_us = self.sink.commit, self.sink.commit.max_wait_ms * 1000
+        stream, snapshot = STREAM_ROWS, SNAPSHOT_ROWS
+        if commit.max_rows is not None:
+            stream = snapshot = commit.max_rows
+        return GroupLimits(stream, commit.max_bytes, most_us, self.large_limits(), snapshot)
 
     def topic_settings(self) -> TopicSettings:
         """Return the settings for the creation of topics."""

@@ -129,14 +129,19 @@ class Topics(Room):
     )
 
 
+STREAM_ROWS, SNAPSHOT_ROWS = 30_000, 60_000
+"""Rows of a Kafka transaction. Nobody waits for one row of a snapshot, and each commit has a cost."""
+
+
 class Commit(Room):
     """When a Kafka transaction ends: at the first limit, always at the end of a source transaction."""
 
-    max_rows: Whole = Field(
-        default=30000,
+    max_rows: Whole | None = Field(
+        default=None,
         ge=1,
         description="end a Kafka transaction at this number of rows, at the end of a source transaction; "
-        "twice as many of an initial snapshot",
+        f"default: {STREAM_ROWS}, of an initial snapshot {SNAPSHOT_ROWS}",
+        examples=[STREAM_ROWS],
     )
     max_bytes: Size = Field(
         default=16 * MIB,

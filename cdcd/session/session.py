@@ -17,7 +17,6 @@ from functools import partial
 
 import structlog
 
-from cdcd.ack.group import GroupLimits
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.encode import ENCODES_TRANSACTION_BATCHES
 from cdcd.avro.transaction import TransactionContext
@@ -309,13 +308,9 @@ class Session:
         )
 
     def _writer_options(self) -> WriterOptions:
-        config, commit, is_exactly_once = (
-            self._config,
-            self._config.sink.commit,
-            self._clients.is_exactly_once,
-        )
+        config, is_exactly_once = self._config, self._clients.is_exactly_once
         return WriterOptions(
-            GroupLimits(commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000, config.large_limits()),
+            config.group_limits(),
             waiting_limit_bytes=waiting_share(config.buffer.memory),
             numbered_by=numbered_by(config),
             commit_cooldown_us=COMMIT_COOLDOWN_US if is_exactly_once else 0,

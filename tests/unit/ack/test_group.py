@@ -53,14 +53,16 @@ def snapshot_rows(count: int) -> RecordChunk:
     return dataclasses.replace(rows(count), commit_position=position)
 
 
-def test_a_group_of_snapshot_rows_holds_twice_as_many_and_not_more() -> None:
-    one = group(*[snapshot_rows(60)] * 9, max_rows=100)
+def test_a_group_of_snapshot_rows_has_a_limit_of_its_own() -> None:
+    one = Group(GroupLimits(100, 10_000, WAIT_US, snapshot_rows=200))
+    for _ in range(9):
+        one.add(snapshot_rows(60))
     assert len(take_all(one)) == 4
-    assert one.rows == 240
     assert one.ready(0)
     one.close()
-    stream = group(*[dataclasses.replace(rows(60), commit_position=commit_position(10))] * 9, max_rows=100)
-    assert len(take_all(stream)) == 2
+    assert len(take_all(one)) == 4
+    stream = [dataclasses.replace(rows(60), commit_position=commit_position(10))] * 9
+    assert len(take_all(group(*stream, max_rows=100))) == 2
 
 
 # --- a Kafka transaction ends only where a PostgreSQL transaction does (F7) ---
