@@ -27,11 +27,19 @@ from cdcd.spark.session import parallelism
 from cdcd.spark.source.backlog import Backlog
 from cdcd.spark.source.cuts import Offsets, with_loading, without_start
 from cdcd.spark.source.pieces import pieces
-from cdcd.spark.source.record_sizes import RecordSizes
+from cdcd.spark.source.read_limits import ReadLimit, ReadMaxRows
+from cdcd.spark.source.record_sizes import UNKNOWN_BYTES, RecordSizes
 from cdcd.spark.source.source_options import parse_options
 from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.target.versions import TargetVersion
 
+FEW_TASKS = 4
+"""With so many tasks at a time or fewer, Spark's need longer than the driver for the same records: they take more than
+twice the CPU, and the driver keeps about two processors busy."""
+FILLED = 0.9
+"""The part of the bytes that the driver folds that a batch should have: the sizes of the next records are not known."""
+LEAST_ROWS = 10_000
+"""A batch is not limited to fewer rows: with larger ones, or little memory of the driver, Spark's tasks fold it."""
 _INTERVAL = re.compile(
     r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|s|minute|min|hour|h|day|d)s?", re.IGNORECASE
 )
@@ -92,11 +100,20 @@ class MirrorSource:
                 return self.end != before
 
     def _advance(self) -> None:
-        self._start, limit = self._reached, self._reader.getDefaultReadLimit()
-        self._reached = without_start(self._reader.latestOffset(self._start, limit))
+        self._start = self._reached
+        self._reached = without_start(self._reader.latestOffset(self._start, self._limit()))
         self._late.note(self._reader, self._start, self._reached)
         self.end = with_loading(self._reached, self._late.tables)
         self.position = SourcePosition() if self._late.topics else self._reader.position(self._reached)
+
+    def _limit(self) -> ReadLimit:
+        """Return the limit of the next batch: where Spark runs few tasks, it is as large as the driver can fold."""
+        limit = self._reader.getDefaultReadLimit()
+        fitting = int(self._driver_bytes * FILLED / (self._offset_bytes or UNKNOWN_BYTES))
+        rows = max(fitting, LEAST_ROWS)
+        if not self._driver_bytes or not isinstance(limit, ReadMaxRows) or limit.max_rows <= rows:
+            return limit
+        return ReadMaxRows(rows) if self._spark.sparkContext.defaultParallelism <= FEW_TASKS else limit
 
     @property
     def refused(self) -> dict[str, MirrorInconsistent]:
@@ -117,13 +134,11 @@ class MirrorSource:
     def records(self, buckets: int) -> Records:
         """Return the records of the current batch. The driver tries to read a batch that should not be too large."""
         ranges = self._reader.ranges(self._start, self._reached)
-        offsets = max(1, sum(part.end - part.start for part in ranges))
+        offsets = sum(part.end - part.start for part in ranges)
         if self._offset_bytes * offsets <= self._driver_bytes:
-            found = read_on_driver(self._connection, ranges, self._driver_bytes)
+            found, self._offset_bytes = read_on_driver(self._connection, ranges, self._driver_bytes)
             if found is not None:
-                self._offset_bytes = found.size_bytes / offsets
                 return found
-            self._offset_bytes = (self._driver_bytes + 1) / offsets  # at least so many
         shares = pieces(ranges, self._sizes.of(ranges), parallelism(self._spark))
         return read_in_spark(self._spark, self._connection, shares, buckets)
 

@@ -75,11 +75,6 @@ class RecordsOnDriver:
     def __init__(self, records: pa.Table) -> None:
         self._records = records
 
-    @property
-    def size_bytes(self) -> int:
-        """The memory of the records."""
-        return int(self._records.nbytes)
-
     def summaries(self) -> list[Summary]:
         """Return the summary of each topic, partition and schema."""
         keys, values = self._records["key"], self._records["value"]
@@ -221,16 +216,21 @@ def _bucket_column(buckets: int) -> Any:
 
 def read_on_driver(
     connection: Connection, ranges: Sequence[Range], most_bytes: int
-) -> RecordsOnDriver | None:
-    """Return the records of these ranges, None if they have more bytes."""
-    batches, size_bytes = [], 0
+) -> tuple[RecordsOnDriver | None, float]:
+    """Return the records of these ranges, None if they have more bytes, and the bytes of an offset.
+
+    Of ranges that are read in part these are the bytes of a record: an offset may have none.
+    """
+    batches, size_bytes, rows = [], 0, 0
     with closing(read_ranges(connection.brokers, connection.read_properties(), ranges)) as reading:
         for batch in reading:
             size_bytes += batch.nbytes
+            rows += batch.num_rows
             if size_bytes > most_bytes:
-                return None
+                return None, size_bytes / rows
             batches.append(batch)
-    return RecordsOnDriver(pa.Table.from_batches(batches, RAW_SCHEMA))
+    offsets = sum(part.end - part.start for part in ranges)
+    return RecordsOnDriver(pa.Table.from_batches(batches, RAW_SCHEMA)), size_bytes / max(1, offsets)
 
 
 def read_in_spark(
