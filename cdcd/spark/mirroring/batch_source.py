@@ -25,13 +25,21 @@ from cdcd.spark.mirroring.late_tables import LateTables
 from cdcd.spark.mirroring.records import Records, read_in_spark, read_on_driver
 from cdcd.spark.session import parallelism
 from cdcd.spark.source.backlog import Backlog
-from cdcd.spark.source.cuts import Offsets, with_loading, without_start
+from cdcd.spark.source.cuts import Offsets, distance, of_topics, with_loading, without_start
 from cdcd.spark.source.pieces import pieces
-from cdcd.spark.source.record_sizes import RecordSizes
+from cdcd.spark.source.read_limits import ReadMaxRows
+from cdcd.spark.source.record_sizes import UNKNOWN_BYTES, RecordSizes
 from cdcd.spark.source.source_options import parse_options
 from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.target.versions import TargetVersion
 
+FEW_TASKS = 4
+"""With so many tasks at a time or fewer, the driver folds a load: Spark's tasks take more than twice the CPU for the
+same records, which go through the JVM, its cache and its shuffle; and the driver folds several buckets at a time."""
+FILLED = 0.9
+"""The part of the bytes that the driver folds that a batch should have: it does not know the next records' sizes."""
+LEAST_ROWS = 10_000
+"""A batch is not limited to fewer rows: with larger ones, or little memory of the driver, Spark's tasks fold it."""
 _INTERVAL = re.compile(
     r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|s|minute|min|hour|h|day|d)s?", re.IGNORECASE
 )
@@ -92,11 +100,22 @@ class MirrorSource:
                 return self.end != before
 
     def _advance(self) -> None:
-        self._start, limit = self._reached, self._reader.getDefaultReadLimit()
-        self._reached = without_start(self._reader.latestOffset(self._start, limit))
+        self._start = self._reached
+        self._reached = without_start(self._next_end())
         self._late.note(self._reader, self._start, self._reached)
         self.end = with_loading(self._reached, self._late.tables)
         self.position = SourcePosition() if self._late.topics else self._reader.position(self._reached)
+
+    def _next_end(self) -> Offsets:
+        """Return the end of the next batch: where Spark runs few tasks, it is as large as the driver can fold."""
+        end = self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit())
+        fitting = int(self._driver_bytes * FILLED / (self._offset_bytes or UNKNOWN_BYTES))
+        rows = max(fitting, LEAST_ROWS)
+        if not self._driver_bytes or distance(self._start, of_topics(end)) <= rows:
+            return end
+        if parallelism(self._spark) > FEW_TASKS:
+            return end
+        return self._reader.latestOffset(self._start, ReadMaxRows(rows))
 
     @property
     def refused(self) -> dict[str, MirrorInconsistent]:
@@ -117,13 +136,11 @@ class MirrorSource:
     def records(self, buckets: int) -> Records:
         """Return the records of the current batch. The driver tries to read a batch that should not be too large."""
         ranges = self._reader.ranges(self._start, self._reached)
-        offsets = max(1, sum(part.end - part.start for part in ranges))
+        offsets = sum(part.end - part.start for part in ranges)
         if self._offset_bytes * offsets <= self._driver_bytes:
-            found = read_on_driver(self._connection, ranges, self._driver_bytes)
+            found, self._offset_bytes = read_on_driver(self._connection, ranges, self._driver_bytes)
             if found is not None:
-                self._offset_bytes = found.size_bytes / offsets
                 return found
-            self._offset_bytes = (self._driver_bytes + 1) / offsets  # at least so many
         shares = pieces(ranges, self._sizes.of(ranges), parallelism(self._spark))
         return read_in_spark(self._spark, self._connection, shares, buckets)
 

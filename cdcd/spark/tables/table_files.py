@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 
 from cdcd.spark.decoding.events import ENDS
 from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.tables.arrow_fold import row_numbers
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.tables.key_ranges import EVERY_KEY, KeyRange, Part, parts_of, place_of, ranges_of
 from cdcd.spark.target.commit_log import DATA
-from cdcd.spark.target.large_columns import is_among, is_large, taken
+from cdcd.spark.target.large_columns import is_among, is_large, kept, taken
 from cdcd.spark.target.shape import (
     CHANGE,
     CHANGE_TYPE,
@@ -146,14 +147,16 @@ def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: i
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
-    """Return the complete rows, and the keys without one as deleted rows."""
+    """Return the complete rows, and the keys without one as deleted rows. `keys`: has the key of each row, too."""
+    if len(keys) == rows.num_rows:
+        return added_rows(rows)
     gone = keys.filter(pc.invert(is_among(keys, rows[KEY])))
     columns: list[Any] = [
         gone if field.name == KEY else pa.nulls(len(gone), field.type) for field in rows.schema
     ]
     deleted = pa.Table.from_arrays(columns, schema=rows.schema)
-    marks = pa.array([False] * rows.num_rows + [True] * len(gone), pa.bool_())
-    return pa.concat_tables([rows, deleted]).append_column(DELETED, marks)
+    marks = [pa.repeat(pa.scalar(False), rows.num_rows), pa.repeat(pa.scalar(True), len(gone))]
+    return pa.concat_tables([rows, deleted]).append_column(DELETED, pa.chunked_array(marks))
 
 
 def added_rows(rows: pa.Table) -> pa.Table:
@@ -289,8 +292,10 @@ def _newest(parts: Sequence[pa.Table]) -> pa.Table:
     if is_large(rows[KEY]):  # Arrow's `group_by` makes one array of all keys
         later = [_one_column(one[KEY] for one in parts[place + 1 :]) for place in range(len(parts))]
         return pa.concat_tables(map(without_keys, parts, later))
-    places = pa.table({KEY: rows[KEY], "place": pa.array(range(rows.num_rows), pa.int64())})
+    places = pa.table({KEY: rows[KEY], "place": row_numbers(rows.num_rows)})
     last = places.group_by(KEY).aggregate([("place", "max")])["place_max"]
+    if len(last) == rows.num_rows:
+        return rows
     return rows.filter(pc.is_in(places["place"], value_set=last.combine_chunks()))
 
 
@@ -300,7 +305,7 @@ def _one_column(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 def without_deleted(deltas: pa.Table) -> pa.Table:
     """Return the rows of `read_deltas` that are not deleted."""
-    return deltas.filter(pc.invert(deltas[DELETED])).drop_columns([DELETED])
+    return kept(deltas, pc.invert(deltas[DELETED])).drop_columns([DELETED])
 
 
 def read_table(target: Target, entry: TableEntry) -> pa.Table:

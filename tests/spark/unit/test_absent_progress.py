@@ -20,7 +20,7 @@ def mirror(**version: Any) -> MirrorSource:
     given = options(**{"schema.registry.url": "none"})
     start = TargetVersion(PREFIX, 4, **version)
     return MirrorSource(
-        None, connection_from({k: v for k, v in given.items() if k != "readers"}), start, {}, 1
+        None, connection_from({k: v for k, v in given.items() if k != "readers"}), start, {}, 0
     )  # type: ignore[arg-type]
 
 
