@@ -33,7 +33,7 @@ from cdcd.spark.tables.barriers import are_retained
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.tasks import FoldResult, fold_in_tasks, fold_on_driver
 from cdcd.spark.tables.unreadable import id_or_none, schema_of_changes
-from cdcd.spark.target.large_columns import kept, taken_values
+from cdcd.spark.target.large_columns import filtered, taken_values
 from cdcd.spark.target.versions import ALL_BUCKETS, TargetVersion
 
 
@@ -126,7 +126,7 @@ class RecordsOnDriver:
 
     def _of(self, topics: Iterable[str], is_wanted: pa.ChunkedArray) -> pa.Table:
         is_of_topics = pc.is_in(self._records["topic"], pa.array(list(topics), pa.string()))
-        return kept(self._records, pc.and_(is_wanted, is_of_topics))
+        return filtered(self._records, pc.and_(is_wanted, is_of_topics))
 
     def close(self) -> None:
         """Free the memory."""

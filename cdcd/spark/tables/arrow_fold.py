@@ -22,7 +22,7 @@ from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.columns import arrow_type
 from cdcd.spark.decoding.events import BEGINNING, SNAPSHOT, STREAM, Sequence
 from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, expand
-from cdcd.spark.target.large_columns import kept
+from cdcd.spark.target.large_columns import filtered
 from cdcd.spark.target.shape import AT_TYPE, SPECIAL_TYPE, Field, TableShape, arrow_schema
 
 AT_SOURCE = [
@@ -115,7 +115,7 @@ def changes_of(
         rows = rows.append_column("commit_us", _commit_us(source))
     is_change = pc.and_(pc.is_valid(keys), _is_row_change(op, envelope.field("after")))
     others = pc.and_(envelope.is_valid(), pc.invert(is_change))
-    changes = in_order(kept(rows, is_change))
+    changes = in_order(filtered(rows, is_change))
     return Changes(changes, rows["number"].filter(others).combine_chunks(), _last_of(changes))
 
 
@@ -196,7 +196,7 @@ def latest(changes: Changes, shape: TableShape) -> Latest | None:
 
     None if PostgreSQL did not send a column of a row whose key changed: the value is in the row of the old key.
     """
-    rows = kept(changes.rows, is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
+    rows = filtered(changes.rows, is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
     rest = pa.array([], pa.int64())
     lacks = lacks_values(rows["unchanged"])
     if pc.any(lacks).as_py():
@@ -207,7 +207,7 @@ def latest(changes: Changes, shape: TableShape) -> Latest | None:
         rows = rows.filter(pc.invert(is_rest))
     rows = _last_of_each_key(rows)
     keys = rows["key"].combine_chunks()
-    return Latest(shaped(kept(rows, pc.not_equal(rows["op"], "d")), shape), keys, rest)
+    return Latest(shaped(filtered(rows, pc.not_equal(rows["op"], "d")), shape), keys, rest)
 
 
 def lacks_values(unchanged: Any) -> Any:

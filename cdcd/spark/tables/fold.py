@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.columns import arrow_array
 from cdcd.spark.decoding.events import BEGINNING, ENDS, Event, Sequence
-from cdcd.spark.target.large_columns import is_among, kept, taken, taken_values
+from cdcd.spark.target.large_columns import filtered, is_among, taken, taken_values
 from cdcd.spark.target.shape import (
     KEY,
     MISSING,
@@ -282,7 +282,7 @@ def _specials(rows: Iterable[RowState], shape: TableShape, existing: pa.Table) -
 def without_keys(existing: pa.Table, keys: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Return the rows whose key is not among `keys`."""
     wanted = keys if isinstance(keys, pa.ChunkedArray) else pa.chunked_array([keys])
-    return kept(existing, pc.invert(is_among(existing.column(KEY), wanted)))
+    return filtered(existing, pc.invert(is_among(existing.column(KEY), wanted)))
 
 
 def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.Table:

@@ -24,7 +24,7 @@ from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.tables.key_ranges import EVERY_KEY, KeyRange, Part, parts_of, place_of, ranges_of
 from cdcd.spark.target.commit_log import DATA
-from cdcd.spark.target.large_columns import is_among, is_large, kept, taken
+from cdcd.spark.target.large_columns import filtered, is_among, is_large, taken
 from cdcd.spark.target.shape import (
     CHANGE,
     CHANGE_TYPE,
@@ -305,7 +305,7 @@ def _one_column(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 def without_deleted(deltas: pa.Table) -> pa.Table:
     """Return the rows of `read_deltas` that are not deleted."""
-    return kept(deltas, pc.invert(deltas[DELETED])).drop_columns([DELETED])
+    return filtered(deltas, pc.invert(deltas[DELETED])).drop_columns([DELETED])
 
 
 def read_table(target: Target, entry: TableEntry) -> pa.Table:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["in_few_chunks", "is_among", "is_large", "kept", "lacks_room", "taken", "taken_values"]
+__all__ = ["filtered", "in_few_chunks", "is_among", "is_large", "lacks_room", "taken", "taken_values"]
 
 MOST_BYTES = 1 << 30
 """The most bytes of a column that Arrow's `take` is given, and of a chunk of the result."""
@@ -30,9 +30,9 @@ def taken(rows: pa.Table, places: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def kept(rows: pa.Table, is_kept: Any) -> pa.Table:
+def filtered(rows: pa.Table, is_wanted: Any) -> pa.Table:
     """Return the rows for which this is true. Mostly these are all rows, which are not copied then."""
-    return rows if pc.all(is_kept, skip_nulls=False).as_py() else rows.filter(is_kept)
+    return rows if pc.all(is_wanted, skip_nulls=False).as_py() else rows.filter(is_wanted)
 
 
 def taken_values(column: pa.ChunkedArray, places: pa.Array) -> pa.ChunkedArray:

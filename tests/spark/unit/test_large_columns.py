@@ -38,7 +38,7 @@ from cdcd.spark.tables.table_files import (
 )
 from cdcd.spark.tables.tasks import FoldResult
 from cdcd.spark.target import large_columns
-from cdcd.spark.target.large_columns import is_among, kept, taken
+from cdcd.spark.target.large_columns import filtered, is_among, taken
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
 from cdcd.spark.target.versions import TABLE_FORMATS, BucketFile, TableEntry, TableFormat, TargetVersion
 from tests.spark.batches import TOPIC, Batches
@@ -324,5 +324,5 @@ def test_rows_are_kept_where_it_is_true() -> None:
     """Not where it is unknown."""
     rows = pa.table({"n": [1, 2, 3]})
     for marks, left in (([True] * 3, [1, 2, 3]), ([True, None, True], [1, 3]), ([False, True, None], [2])):
-        assert kept(rows, pa.chunked_array([marks], pa.bool_()))["n"].to_pylist() == left
-    assert kept(rows.slice(0, 0), pa.array([], pa.bool_())).num_rows == 0
+        assert filtered(rows, pa.chunked_array([marks], pa.bool_()))["n"].to_pylist() == left
+    assert filtered(rows.slice(0, 0), pa.array([], pa.bool_())).num_rows == 0
