@@ -320,8 +320,7 @@ def test_a_batch_of_more_than_2_gib_is_stored_in_an_open_table(
     assert sum(one.rows for one in found.tables[TOPIC].files) == 4 * count
 
 
-def test_rows_are_kept_where_it_is_true() -> None:
-    """Not where it is unknown."""
+def test_rows_are_filtered_without_those_of_which_it_is_unknown() -> None:
     rows = pa.table({"n": [1, 2, 3]})
     for marks, left in (([True] * 3, [1, 2, 3]), ([True, None, True], [1, 3]), ([False, True, None], [2])):
         assert filtered(rows, pa.chunked_array([marks], pa.bool_()))["n"].to_pylist() == left
