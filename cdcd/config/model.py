@@ -304,11 +304,11 @@ class Config(BaseSettings):
 
     def group_limits(self) -> GroupLimits:
         """Return the limits at which a Kafka transaction ends."""
-        commit, most_us = self.sink.commit, self.sink.commit.max_wait_ms * 1000
+        commit = self.sink.commit
         stream, snapshot = STREAM_ROWS, SNAPSHOT_ROWS
         if commit.max_rows is not None:
             stream = snapshot = commit.max_rows
-        return GroupLimits(stream, commit.max_bytes, most_us, self.large_limits(), snapshot)
+        return GroupLimits(stream, commit.max_bytes, commit.max_wait_ms * 1000, self.large_limits(), snapshot)
 
     def topic_settings(self) -> TopicSettings:
         """Return the settings for the creation of topics."""

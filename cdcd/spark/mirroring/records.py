@@ -9,13 +9,11 @@ Must not: read or write the commit log.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +29,7 @@ from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.arrow_fold import row_numbers
 from cdcd.spark.tables.barriers import are_retained
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
-from cdcd.spark.tables.tasks import FoldResult, fold_in_tasks, fold_on_driver
+from cdcd.spark.tables.tasks import FoldResult, buckets_of, fold_in_tasks, fold_on_driver
 from cdcd.spark.tables.unreadable import id_or_none, schema_of_changes
 from cdcd.spark.target.large_columns import filtered, taken_values
 from cdcd.spark.target.versions import ALL_BUCKETS, TargetVersion
@@ -146,9 +144,9 @@ def _lengths(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _buckets(keys: pa.ChunkedArray, buckets: int) -> pa.Array:
-    """Return what `_bucket_column` computes: the CRC of no bytes is 0. Without Python's calls for each key."""
-    bare = pc.fill_null(pc.binary_replace_slice(keys, 0, HEADER_BYTES, b""), b"").to_pylist()
-    return pa.array(np.fromiter(map(zlib.crc32, bare), np.uint32, len(bare)) % buckets, pa.int32())
+    """Return what `_bucket_column` computes: the CRC of no bytes is 0."""
+    bare = pc.fill_null(pc.binary_replace_slice(keys, 0, HEADER_BYTES, b""), b"")
+    return buckets_of(bare, buckets)
 
 
 class RecordsInSpark:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -97,9 +98,10 @@ class FoldResult:
     """The complete rows, if they are in no file: those of `path` otherwise."""
 
 
-def bucket_of(key: bytes, buckets: int) -> int:
-    """Return the bucket of a key without header."""
-    return zlib.crc32(key) % buckets
+def buckets_of(keys: pa.ChunkedArray, buckets: int) -> pa.Array:
+    """Return the bucket of each key; the keys are without header."""
+    found = np.fromiter(map(zlib.crc32, keys.to_pylist()), np.uint32, len(keys))
+    return pa.array(found % buckets, pa.int32())
 
 
 def fold_in_tasks(
@@ -520,5 +522,5 @@ def by_bucket(rows: pa.Table, buckets: int) -> list[pa.Table]:
     """Return the rows of each bucket; all of them if there is one."""
     if buckets == 1:
         return [rows]
-    places = pa.array([bucket_of(key, buckets) for key in rows.column(KEY).to_pylist()], pa.int32())
+    places = buckets_of(rows.column(KEY), buckets)
     return [rows.filter(pc.equal(places, number)) for number in range(buckets)]
