@@ -1,9 +1,10 @@
 """How large the files of a Delta or Iceberg table are, and which of them are merged.
 
 In: rows, the files of a table.  Out: the most rows of a file, its level, the files that have to become fewer.
-Invariant: a file of level FULL was at least half full when it was written, and one of level N has `FAN` ** N rows or
-more. So a table has fewer than `FAN` files of each level that are not full, also after most of its rows were deleted,
-and there are few levels. A merge makes fewer files that are not full, so merges end.
+Invariant: new rows are written into large files; a large file whose rows change is divided into smaller ones, once.
+A file of level FULL had at least half the rows of such a smaller one when it was written, and one of level N has
+`FAN` ** N rows or more. So a table has fewer than `FAN` files of each level that are not full, also after most of its
+rows were deleted, and there are few levels. A merge makes fewer files that are not full, so merges end.
 Must not: read or write a file.
 """
 
@@ -17,19 +18,30 @@ import pyarrow as pa
 from cdcd.spark.tables.compaction import FAN, FULL
 from cdcd.spark.target.versions import BucketFile
 
-__all__ = ["FAN", "FULL", "level_of", "most_rows", "small_files"]
+__all__ = ["FAN", "FULL", "level_of", "most_new_rows", "most_rows", "small_files"]
 
 FILE_ROWS = 100_000
-"""The most rows of a file: a changed row costs the writing of all rows of its file."""
+"""The most rows of a file that has changed: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
-"""The most bytes of a file in memory."""
+"""The most bytes of a file that has changed, in memory."""
+NEW_FILE_BYTES = 128 << 20
+"""The most bytes of a file of rows that have not changed since they were inserted or copied, in memory."""
 MERGED_BYTES = 512 << 20
 """The bytes in memory that a merge reads, unless `FAN` files have more."""
 
 
 def most_rows(rows: pa.Table) -> int:
-    """Return the most rows of a file for rows of this size."""
-    most: int = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    """Return the most rows of a file that has changed, for rows of this size."""
+    return min(FILE_ROWS, _rows_of(FILE_BYTES, rows))
+
+
+def most_new_rows(rows: pa.Table) -> int:
+    """Return the most rows of a file of rows that are new, for rows of this size: never fewer than `most_rows`."""
+    return max(most_rows(rows), _rows_of(NEW_FILE_BYTES, rows))
+
+
+def _rows_of(size_bytes: int, rows: pa.Table) -> int:
+    most: int = max(1, size_bytes * rows.num_rows // max(1, rows.nbytes))
     return most
 
 

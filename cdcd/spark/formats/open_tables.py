@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from cdcd.errors import MirrorInconsistent, StorageError, TableFileMissing, TableLogUnreadable
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
-from cdcd.spark.formats.file_levels import FULL, level_of, most_rows, small_files
+from cdcd.spark.formats.file_levels import FULL, level_of, most_new_rows, most_rows, small_files
 from cdcd.spark.formats.log_by_format import log_of
 from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
 from cdcd.spark.formats.open_table import OpenTable
@@ -319,7 +319,8 @@ class OpenTables:
             others = without_keys(read_bucket(self._target, shape, file), keys)
             own = left.filter(pc.is_in(left[KEY], value_set=keys))
             left = without_keys(left, keys)
-            parts += self._parts(folder, shape, pa.concat_tables([others, own]), file.level)
+            rows = pa.concat_tables([others, own])
+            parts += self._parts(folder, shape, rows, file.level, is_new=not len(keys))
         return [*parts, *self._parts(folder, shape, left)], removed
 
     def _current(self, table: OpenTable, shape: TableShape) -> Callable[[BucketFile], bool]:
@@ -334,18 +335,24 @@ class OpenTables:
             return lambda file: not has_texts(self._target, file)
         return lambda _: False
 
-    def _parts(self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0) -> list[Part]:
-        """Write rows into files; all but the last one are full. `level`: the rows' one before."""
+    def _parts(
+        self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0, *, is_new: bool = True
+    ) -> list[Part]:
+        """Write rows into files; all but the last one are full. `level`: the rows' one before.
+
+        `is_new`: none of the rows has replaced another one.
+        """
         if not rows.num_rows:
             return []
         in_order = taken(rows, pc.sort_indices(rows[KEY]))
-        most, schema = most_rows(rows), self._schema(shape.fields)
+        full, schema = most_rows(rows), self._schema(shape.fields)
+        most = most_new_rows(rows) if is_new else full
         starts = range(0, rows.num_rows, most)
         has_statistics = self._version.table_format == "delta"
         parts = []
         for start, before in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
             slice_ = in_order.slice(start, most).cast(schema)
-            of_file = level_of(slice_.num_rows, most, before)
+            of_file = level_of(slice_.num_rows, full, before)
             written = write_part(self._target, shape, schema, folder, slice_, of_file)
             parts.append(Part(*written, statistics_of(slice_) if has_statistics else {}))
         return parts

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from cdcd.spark.decoding import events as ev
 from cdcd.spark.storage.uri import Target
-from cdcd.spark.tables.arrow_fold import Changes, at_of, is_after, lacks_values, shaped
+from cdcd.spark.tables.arrow_fold import Changes, at_of, is_after, lacks_values, row_numbers, shaped
 from cdcd.spark.tables.fold import RowState, avro_name_of, order_events, row_states, rows_of
 from cdcd.spark.tables.known_rows import complete_rows, incomplete_rows
 from cdcd.spark.tables.plan import TablePlan
@@ -163,7 +163,7 @@ def _each_once(rows: pa.Table) -> pa.Table:
     """Return the rows without those of a repeated record."""
     if rows.num_rows < 2:
         return rows
-    place = pa.array(range(rows.num_rows), pa.int64())
+    place = row_numbers(rows.num_rows)
     first = rows.select(_AT).append_column("place", place).group_by(_AT).aggregate([("place", "min")])
     return rows if first.num_rows == rows.num_rows else rows.take(first["place_min"])
 

@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cdcd.spark.formats import file_levels
 from cdcd.spark.formats.delta_statistics import MOST_CHARACTERS, MOST_COLUMNS, has_one_order, statistics_of
 from cdcd.spark.reading.mirror import read_mirror
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
-from tests.spark.unit.test_open_tables import newest, recorded
+from tests.spark.unit.test_open_tables import files_of_rows, newest, recorded
 from tests.spark.unit.test_plain_views import duck
 
 FIELDS = [
@@ -39,7 +38,7 @@ BODIES = [None, "", "a", "ä", "\U0010ffff", "Z" * MOST_CHARACTERS, "Z" * (MOST_
 @pytest.fixture
 def items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Batches:
     """Return a table with random values in files of 10 rows."""
-    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
+    files_of_rows(monkeypatch, 10)
     batches = Batches(tmp_path / "mirror", FIELDS, table_format="delta")
     dice = random.Random(1)
     rows = [row(number, dice) for number in range(100)]

@@ -16,7 +16,7 @@ from cdcd.spark.tables.table_files import write_part
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableFormat
 from tests.spark.batches import TOPIC, Batches
-from tests.spark.unit.test_open_tables import BODY, ID, apply, mirrored, newest, of_both, row
+from tests.spark.unit.test_open_tables import BODY, ID, apply, files_of_rows, mirrored, newest, of_both, row
 
 FEW = 100
 """The rows of a full file here."""
@@ -117,7 +117,7 @@ def test_a_table_whose_rows_are_deleted_has_few_files(
 def test_a_table_with_many_files_of_an_earlier_version_has_few_of_them_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_levels, "FILE_ROWS", FEW)
+    files_of_rows(monkeypatch, FEW)
     items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
 
     def without_size(*arguments: Any) -> tuple[BucketFile, int]:

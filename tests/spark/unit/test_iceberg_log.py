@@ -31,7 +31,16 @@ from cdcd.spark.target.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.foreign_readers import FOLDER, PyIceberg
-from tests.spark.unit.test_open_tables import apply, crash, mirrored, newest, normalised, recorded, row
+from tests.spark.unit.test_open_tables import (
+    apply,
+    crash,
+    files_of_rows,
+    mirrored,
+    newest,
+    normalised,
+    recorded,
+    row,
+)
 from tests.spark.unit.test_plain_views import arrow
 
 ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
@@ -356,7 +365,7 @@ def test_a_commit_leaves_the_large_manifests_of_other_files(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", 4)
-    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
+    files_of_rows(monkeypatch, 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 300)], loading=False)
     before = manifests_of(items)
     assert [len(live) for live in before.values()] == [4, 4, 4, 4, 4, 1]
@@ -432,7 +441,7 @@ def test_a_renamed_or_dropped_column_leaves_the_files_without_special_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The texts go by the columns' names: files that have some are written again."""
-    monkeypatch.setattr(file_levels, "FILE_ROWS", 1)
+    files_of_rows(monkeypatch, 1)
     columns = [numbered("id", 1, "int"), numbered("a", 2), numbered("b", 3)]
     items = Batches(tmp_path / "mirror", columns, table_format="iceberg")
     rows = [items.change("r", 10, n, after={"id": n, "a": f"a{n}", "b": "b"}) for n in range(1, 7)]

@@ -159,7 +159,14 @@ def test_a_table_has_the_rows_of_the_parquet_format(
 def few_rows_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_levels, "FAN", random.choice([2, 4]))
     monkeypatch.setattr(file_levels, "FILE_ROWS", random.choice([3, 10, 1000]))
+    monkeypatch.setattr(file_levels, "NEW_FILE_BYTES", random.choice([1, 1000, 1 << 20]))
     monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", random.choice([2, 5, 1000]))
+
+
+def files_of_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let each file have so many rows, also one of new rows."""
+    monkeypatch.setattr(file_levels, "FILE_ROWS", rows)
+    monkeypatch.setattr(open_tables, "most_new_rows", file_levels.most_rows)
 
 
 def applied(batches: Batches, parts: Sequence[Sequence[Record]]) -> str:
@@ -774,13 +781,42 @@ def test_a_merge_that_a_batch_has_taken_over_is_in_the_version_once(items: Batch
 
 
 def test_a_batch_writes_the_files_that_have_its_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
+    files_of_rows(monkeypatch, 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 200)], loading=False)
     before = READERS[items.table_format].files(items.target)
     assert len(before) == 11
     items.run([items.change("u", 30, 1, after=row(5, "x"))], loading=False)
     after = READERS[items.table_format].files(items.target)
     assert (len(before - after), len(after - before)) == (1, 1)
+
+
+def test_a_large_file_of_new_rows_is_divided_by_the_first_change_of_one(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
+    reader = READERS[items.table_format]
+    (first,) = reader.files(items.target)
+    items.run([items.change("c", 20, n, after=row(n, "new")) for n in range(100, 200)], loading=False)
+    (large,) = reader.files(items.target) - {first}
+    items.run([items.change("u", 30, 1, after=row(150, "x"))], loading=False)
+    divided = reader.files(items.target)
+    assert (len(divided), large in divided, first in divided) == (1 + 10, False, True)
+    items.run([items.change("d", 40, 1, before=row(160, ""))], loading=False)
+    after = reader.files(items.target)
+    assert (len(divided - after), len(after - divided)) == (1, 1)
+    assert newest(items) == mirrored(items.target) == recorded(items)
+
+
+def test_a_large_file_of_new_rows_remains_large_when_its_columns_change(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
+    items.run([items.change("c", 20, n, after=row(n, "new")) for n in range(100, 200)], loading=False)
+    before = READERS[items.table_format].files(items.target)
+    items.run(_other_columns(items), loading=False)
+    after = READERS[items.table_format].files(items.target)
+    assert len(after) == len(before)
+    assert newest(items) == mirrored(items.target) == recorded(items)
 
 
 @of_both

@@ -58,9 +58,9 @@ def test_the_producer_is_durable_and_in_order() -> None:
 @pytest.mark.parametrize(
     ("more", "kbytes"),
     [
-        ({}, 16_384),
+        ({}, 8_192),
         ({"message.max.bytes": "60000000"}, 58_594),
-        ({"message.max.bytes": "2000000"}, 16_384),
+        ({"message.max.bytes": "2000000"}, 8_192),
         ({"message.max.bytes": "60000000.0"}, 976_563),
         ({"message.max.bytes": "2199023255552"}, 976_563),
         ({"message.max.bytes": "60000000", "queue.buffering.max.kbytes": "2048"}, "2048"),
