@@ -75,7 +75,7 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     "batch.size": 262_144,
     # Limits the memory between produce() and the broker; a full queue means back-pressure, never loss.
     "queue.buffering.max.messages": 200_000,
-    # Twice the size is not faster, and takes 5 MB more; `_queue_of` makes it larger where `message.max.bytes` needs it.
+    # Twice the size is not faster, and takes 5 MB more. `_queue_of` extends it where `message.max.bytes` needs it.
     "queue.buffering.max.kbytes": 8_192,
     "socket.keepalive.enable": True,
 }
