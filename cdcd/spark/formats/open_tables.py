@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from cdcd.errors import MirrorInconsistent, StorageError, TableFileMissing, TableLogUnreadable
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
+from cdcd.spark.formats.file_keys import FileKeys, HashedKeys, hashed
 from cdcd.spark.formats.file_levels import FULL, level_of, most_new_rows, most_rows, small_files
 from cdcd.spark.formats.log_by_format import log_of
 from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
@@ -35,14 +36,14 @@ from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import (
     has_texts,
-    held_keys,
+    possible_keys,
     read_bucket,
     read_deltas,
     without_deleted,
     write_part,
 )
 from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
-from cdcd.spark.target.large_columns import taken
+from cdcd.spark.target.large_columns import is_among, taken
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
 from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
@@ -80,6 +81,7 @@ class OpenTables:
         """
         self._target, self._version, self._check_owner, self._parks = target, version, check_owner, parks
         self._tables: dict[str, OpenTable] = {}
+        self._keys = FileKeys()
         self.damaged: dict[str, Damage] = {}  # by topic
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             entries = [one for one in version.tables.values() if one.table_version is not None]
@@ -217,7 +219,7 @@ class OpenTables:
             found = dict(zip(mine, pool.map(run, mine.items()), strict=True))
         damaged = {topic: one for topic, one in found.items() if isinstance(one, Damage)}
         for topic in damaged:
-            del self._tables[topic]
+            self._close(topic)
         stored = {topic: one for topic, one in found.items() if isinstance(one, TableEntry)}
         return replace(version, tables={**version.tables, **stored}), damaged
 
@@ -236,8 +238,11 @@ class OpenTables:
                 created[topic] = self._stored(bare, version.number + 1, (), (topic, ()))
             if damage:
                 damaged[topic] = damage[0]
-                del self._tables[topic]
+                self._close(topic)
         return created, damaged
+
+    def _close(self, topic: str) -> None:
+        self._keys.remove(one.path for one in self._tables.pop(topic).files)
 
     def _add(self, version: TargetVersion, topics: Iterable[str]) -> None:
         """Add the tables of these topics that are not opened."""
@@ -264,7 +269,7 @@ class OpenTables:
             entry = table.cleaned(entry, self._target)
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, label)
-            table.replace(removed, parts)
+            self._replace(table, removed, parts)
             table.fields = shape.fields
             return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
 
@@ -307,12 +312,12 @@ class OpenTables:
         is_current = self._current(table, shape)
         parts: list[Part] = []
         removed: list[BucketFile] = []
-        left = change.rows
+        left, wanted = change.rows, hashed(change.keys)
         for file in table.files:
             if is_whole:
                 removed.append(file)
                 continue
-            keys = held_keys(self._target, file, change.keys) if len(change.keys) else change.keys
+            keys = self._held_keys(file, wanted)
             if not len(keys) and is_current(file):
                 continue
             removed.append(file)
@@ -322,6 +327,15 @@ class OpenTables:
             rows = pa.concat_tables([others, own])
             parts += self._parts(folder, shape, rows, file.level, is_new=not len(keys))
         return [*parts, *self._parts(folder, shape, left)], removed
+
+    def _held_keys(self, file: BucketFile, wanted: HashedKeys) -> pa.Array:
+        """Return those of the keys that a file has. It is read only if it may have one, or for the first time."""
+        if len(wanted.keys) and self._keys.lacks(file.path, file.rows):
+            self._keys.add(file.path, possible_keys(self._target, file))
+        asked = self._keys.asked(file.path, wanted)
+        if not len(asked):
+            return asked
+        return asked.filter(is_among(asked, possible_keys(self._target, file, asked)))
 
     def _current(self, table: OpenTable, shape: TableShape) -> Callable[[BucketFile], bool]:
         """Return whether a file has the current columns for every reader.
@@ -353,8 +367,10 @@ class OpenTables:
         for start, before in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
             slice_ = in_order.slice(start, most).cast(schema)
             of_file = level_of(slice_.num_rows, full, before)
-            written = write_part(self._target, shape, schema, folder, slice_, of_file)
-            parts.append(Part(*written, statistics_of(slice_) if has_statistics else {}))
+            file, size_bytes = write_part(self._target, shape, schema, folder, slice_, of_file)
+            parts.append(Part(file, size_bytes, statistics_of(slice_) if has_statistics else {}))
+            if shape.keyed:
+                self._keys.add(file.path, slice_[KEY])
         return parts
 
     def _commit(
@@ -371,6 +387,10 @@ class OpenTables:
             table.log.create(schema, parts, label, table.named, self._check_owner)
         elif parts or removed or not schema.equals(before, check_metadata=True):
             table.log.commit(schema, parts, removed, label)
+
+    def _replace(self, table: OpenTable, removed: Sequence[BucketFile], parts: Sequence[Part]) -> None:
+        table.replace(removed, parts)
+        self._keys.remove(one.path for one in removed)
 
     # --- merges ------------------------------------------------------------------------------------------------
 
@@ -395,7 +415,9 @@ class OpenTables:
         with table.lock:
             is_outdated = not set(small) <= set(table.files) or table.fields != entry.fields
             if is_outdated or stopping.is_set():
-                remove_unneeded(self._target, [one.file.path for one in parts])
+                paths = [one.file.path for one in parts]
+                self._keys.remove(paths)
+                remove_unneeded(self._target, paths)
                 return None
             try:
                 self._check_owner()
@@ -403,7 +425,7 @@ class OpenTables:
             except Exception as error:
                 raise MergeUncertain from error
             merge = replace(merge, files=table.files)  # those of the batch that the merge follows
-            table.replace(small, parts)
+            self._replace(table, small, parts)
             return MergeResult(merge, table.files, (), table_version=table.log.version)
 
     def discard(self, result: MergeResult) -> None:

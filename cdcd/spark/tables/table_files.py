@@ -396,11 +396,12 @@ def _with_keys(files: Sequence[BucketFile], keys: pa.Array) -> list[BucketFile]:
     return [one for one, (first, end) in zip(files, places, strict=True) if first < end]
 
 
-def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
-    """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
+def possible_keys(target: Target, file: BucketFile, keys: pa.Array | None = None) -> pa.ChunkedArray:
+    """Return the keys of a base file; if others are given, those of the row groups that may have one of them."""
     with opened_in_parts(target, file.path) as source:
-        held = source.read_row_groups(_groups_with(source, keys), columns=[KEY])[KEY]
-    return keys.filter(is_among(keys, held))
+        if keys is None:
+            return source.read(columns=[KEY])[KEY]
+        return source.read_row_groups(_groups_with(source, keys), columns=[KEY])[KEY]
 
 
 def has_texts(target: Target, file: BucketFile) -> bool:
