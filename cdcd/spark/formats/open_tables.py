@@ -25,7 +25,14 @@ from cdcd.errors import MirrorInconsistent, StorageError, TableFileMissing, Tabl
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
 from cdcd.spark.formats.file_keys import FileKeys, HashedKeys, hashed
-from cdcd.spark.formats.file_levels import FULL, level_of, most_new_rows, most_rows, small_files
+from cdcd.spark.formats.file_levels import (
+    FULL,
+    FileSize,
+    size_of_changed,
+    size_of_new,
+    size_of_same,
+    small_files,
+)
 from cdcd.spark.formats.log_by_format import log_of
 from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
 from cdcd.spark.formats.open_table import OpenTable
@@ -325,8 +332,10 @@ class OpenTables:
             own = left.filter(pc.is_in(left[KEY], value_set=keys))
             left = without_keys(left, keys)
             rows = pa.concat_tables([others, own])
-            parts += self._parts(folder, shape, rows, file.level, is_new=not len(keys))
-        return [*parts, *self._parts(folder, shape, left)], removed
+            parts += self._parts(
+                folder, shape, rows, (size_of_changed if len(keys) else size_of_same)(rows), file.level
+            )
+        return [*parts, *self._parts(folder, shape, left, size_of_new(left))], removed
 
     def _held_keys(self, file: BucketFile, wanted: HashedKeys) -> pa.Array:
         """Return those of the keys that a file has. It is read only if it may have one, or for the first time."""
@@ -350,23 +359,19 @@ class OpenTables:
         return lambda _: False
 
     def _parts(
-        self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0, *, is_new: bool = True
+        self, folder: str, shape: TableShape, rows: pa.Table, size: FileSize, level: int = 0
     ) -> list[Part]:
-        """Write rows into files; all but the last one are full. `level`: the rows' one before.
-
-        `is_new`: none of the rows has replaced another one.
-        """
+        """Write rows into files; all but the last one have the most rows. `level`: the rows' one before."""
         if not rows.num_rows:
             return []
         in_order = taken(rows, pc.sort_indices(rows[KEY]))
-        full, schema = most_rows(rows), self._schema(shape.fields)
-        most = most_new_rows(rows) if is_new else full
+        schema, most = self._schema(shape.fields), size.most_rows
         starts = range(0, rows.num_rows, most)
         has_statistics = self._version.table_format == "delta"
         parts = []
         for start, before in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
             slice_ = in_order.slice(start, most).cast(schema)
-            of_file = level_of(slice_.num_rows, full, before)
+            of_file = size.level_of(slice_.num_rows, before)
             file, size_bytes = write_part(self._target, shape, schema, folder, slice_, of_file)
             parts.append(Part(file, size_bytes, statistics_of(slice_) if has_statistics else {}))
             if shape.keyed:
@@ -410,7 +415,7 @@ class OpenTables:
             return None
         rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
         folder = self._version.folder_of(merge.topic)
-        parts = self._parts(folder, shape, rows, small[0].level + 1)
+        parts = self._parts(folder, shape, rows, size_of_new(rows), small[0].level + 1)
         label = CommitLabel(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
         with table.lock:
             is_outdated = not set(small) <= set(table.files) or table.fields != entry.fields

@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from cdcd.spark.formats import file_levels, open_tables
-from cdcd.spark.formats.file_levels import FULL, level_of, most_rows, small_files
+from cdcd.spark.formats.file_levels import (
+    FULL,
+    FileSize,
+    size_of_changed,
+    size_of_new,
+    size_of_same,
+    small_files,
+)
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.tables.table_files import write_part
 from cdcd.spark.target.commit_log import read_latest
@@ -42,15 +49,25 @@ FEW = 100
     ],
 )
 def test_the_level_of_a_file_follows_its_rows(rows: int, most: int, before: int, level: int) -> None:
-    assert level_of(rows, most, before) == level
+    assert FileSize(most, most).level_of(rows, before) == level
 
 
 def test_a_file_has_few_large_rows() -> None:
     large = pa.table({"a": [b"x" * (file_levels.FILE_BYTES // 4)] * 8})
-    assert most_rows(large) == 3  # their offsets are bytes, too
-    assert most_rows(large.slice(0, 1)) == 3
-    assert most_rows(pa.table({"a": [b"x" * (file_levels.FILE_BYTES + 1)]})) == 1
-    assert most_rows(large.slice(0, 0)) == 1
+    assert size_of_changed(large) == FileSize(3, 3)  # their offsets are bytes, too
+    assert size_of_changed(large.slice(0, 1)) == FileSize(3, 3)
+    assert size_of_changed(pa.table({"a": [b"x" * (file_levels.FILE_BYTES + 1)]})) == FileSize(1, 1)
+    assert size_of_changed(large.slice(0, 0)) == FileSize(1, 1)
+    assert size_of_new(large) == FileSize(7, 4)
+    assert size_of_new(pa.table({"a": [b"x" * (file_levels.NEW_FILE_BYTES + 1)]})) == FileSize(1, 1)
+    assert size_of_same(large) == FileSize(8, 3)
+
+
+def test_a_file_of_new_rows_is_not_smaller_than_one_of_changed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a merge would make as many files as there were, without end."""
+    monkeypatch.setattr(file_levels, "NEW_FILE_BYTES", 1)
+    monkeypatch.setattr(file_levels, "FILE_ROWS", 10)
+    assert size_of_new(pa.table({"a": range(100)})) == FileSize(10, 5)
 
 
 def file(number: int, *, level: int = 0, rows: int = 1, size_bytes: int = 1) -> BucketFile:
@@ -114,6 +131,23 @@ def test_a_table_whose_rows_are_deleted_has_few_files(
     assert newest(items) == mirrored(items.target)
 
 
+@of_both
+def test_a_load_in_batches_has_few_files(
+    tmp_path: Path, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch has more rows than a file that has changed, and fewer than a file of new rows."""
+    monkeypatch.setattr(file_levels, "FILE_ROWS", FEW)
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format=table_format)
+    with items.mirror() as mirror:
+        for number in range(2 * file_levels.FAN):
+            rows = [row(number * 2 * FEW + one, "x") for one in range(2 * FEW)]
+            records = [items.change("r", 100 + number, place, after=one) for place, one in enumerate(rows, 1)]
+            assert apply(mirror, records) == ""
+            mirror.compact()
+    assert [one.rows for one in files_of(items)] == [file_levels.FAN * 2 * FEW] * 2
+    assert newest(items) == mirrored(items.target)
+
+
 def test_a_table_with_many_files_of_an_earlier_version_has_few_of_them_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +159,7 @@ def test_a_table_with_many_files_of_an_earlier_version_has_few_of_them_later(
         return BucketFile(found.bucket, found.path, found.rows, found.columns, found.level), size_bytes
 
     with monkeypatch.context() as earlier, items.mirror() as mirror:
-        earlier.setattr(open_tables, "level_of", lambda _rows, _most, level: level)
+        earlier.setattr(FileSize, "level_of", lambda _self, _rows, level: level)
         earlier.setattr(open_tables, "write_part", without_size)
         queue(items, mirror, range(20))
     assert len(files_of(items)) > 2 * file_levels.FAN
@@ -144,6 +178,7 @@ def test_merges_of_any_files_end() -> None:
     chosen = random.Random(5)
     for _ in range(100):
         most = chosen.choice([1, 2, 3, 10, 1000])
+        of_file = FileSize(most, chosen.choice([most, (most + 1) // 2]))
         files = [
             file(number, level=chosen.choice([0, 1, 2, 5, FULL]), rows=chosen.randint(1, most))
             for number in range(chosen.randint(1, 300))
@@ -155,7 +190,7 @@ def test_merges_of_any_files_end() -> None:
             sizes = [most] * (rows // most) + [rows % most] * bool(rows % most)
             before = [FULL] * (len(sizes) - 1) + [small[0].level + 1]
             made = [
-                file(1000 * merges + number, level=level_of(size, most, level), rows=size)
+                file(1000 * merges + number, level=of_file.level_of(size, level), rows=size)
                 for number, (size, level) in enumerate(zip(sizes, before, strict=True))
             ]
             files = [one for one in files if one not in small] + made

@@ -166,7 +166,7 @@ def few_rows_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def files_of_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let each file have so many rows, also one of new rows."""
     monkeypatch.setattr(file_levels, "FILE_ROWS", rows)
-    monkeypatch.setattr(open_tables, "most_new_rows", file_levels.most_rows)
+    monkeypatch.setattr(open_tables, "size_of_new", file_levels.size_of_changed)
 
 
 def applied(batches: Batches, parts: Sequence[Sequence[Record]]) -> str:
