@@ -28,7 +28,7 @@ from cdcd.session.blocking_copy import BlockingCopy, BlockingParts
 from cdcd.session.slot_creation import create_slot_in_thread
 from cdcd.session.stale_tables import TRIES
 from cdcd.session.table_copier import InThread
-from cdcd.snapshot.chunk_reader import Description
+from cdcd.snapshot.chunk_values import Description
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable
