@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
     if options.command is None and options.config is None:
         parser.error("--config FILE is required")
+    if (check := getattr(options, "check", None)) is not None:
+        check(options)
     if options.config is not None:
         use_file(str(options.config.absolute()))
     try:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.redaction import clean
-from cdcd.snapshot.command_json import is_table_name
+from cdcd.snapshot.command_json import BadCommand, check_command, condition_of, is_table_name
 from cdcd.spark.commands.option_pairs import add_target_options
 
 _CAPTURE = (
@@ -134,7 +135,12 @@ def add_snapshot(commands: Any, add_config: Add) -> None:
         action="store_true",
         help="every published table that has a key and that snapshot.overrides includes",
     )
-    start.add_argument("--where", metavar="SQL", help="copy only the rows for which this condition is true")
+    start.add_argument(
+        "--where",
+        metavar="SQL",
+        type=_condition,
+        help="copy only the rows for which this condition is true",
+    )
     deleted = start.add_mutually_exclusive_group()
     deleted.add_argument(
         "--recopy",
@@ -153,6 +159,7 @@ def add_snapshot(commands: Any, add_config: Add) -> None:
         action="store_true",
         help="stop the stream while the tables are copied; the tables need no key",
     )
+    start.set_defaults(check=partial(_check_start, start))
     status.add_argument(
         "--watch", action="store_true", help="print the lines each second until no table is left"
     )
@@ -320,6 +327,25 @@ def add_decode(commands: Any) -> None:
         choices=("off", "on", "parallel"),
         help="with parallel, Stream Abort has an LSN and a time (default: the file's; for hex on)",
     )
+
+
+def _check_start(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End as for other wrong usage if options exclude each other; the daemon would refuse them later."""
+    tables, flags = tuple(options.tables), (options.where, options.recopy)
+    more = {"is_all": options.is_all, "is_blocking": options.is_blocking, "compare": options.compare}
+    try:
+        check_command("start", tables, *flags, **more)
+    except BadCommand as wrong:
+        parser.error(str(wrong))
+
+
+def _condition(text: str) -> str:
+    try:
+        condition = condition_of(text, "it")
+    except BadCommand as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+    assert condition is not None
+    return condition
 
 
 def _table(text: str) -> str:

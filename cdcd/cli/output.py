@@ -31,9 +31,11 @@ def say(lines: Iterable[str], stream: TextIO | None = None) -> None:
 
 
 def show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught exception as Python does, but without secrets and escaped: `sys.excepthook`."""
+    """Print an uncaught exception as Python does, but without secrets and escaped: `sys.excepthook`.
+
+    Ctrl-C needs no explanation: Python ends the process by the signal, so that a shell's script ends, too.
+    """
     if issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
         return
     lines = "".join(traceback.format_exception(kind, error, trace)).rstrip("\n")
     print(clean_lines(lines, 4 * MAX_CHARACTERS), file=sys.stderr)

@@ -34,6 +34,7 @@ _WATCH_EVERY_S = 1.0
 _ABSENT_LOOKS = 120
 """How many looks in a row may find no daemon: one that has answered before may be restarting."""
 _RESTARTS = "waiting for the daemon"
+_INTERRUPTED = "cdcd: interrupted; the command may still take effect: `cdcd snapshot status` shows the tables"
 _CODE = re.compile(r"CDCD(?:-[A-Z]+)+")
 _DONE = {"start": "started", "pause": "paused", "resume": "resumed", "stop": "stopped"}
 
@@ -70,6 +71,9 @@ def execute(
         raise SnapshotRefused(
             "the daemon did not answer; the command may still take effect", port=config.admin.port
         ) from None
+    except KeyboardInterrupt:
+        say([_INTERRUPTED], sys.stderr)
+        raise
     page = _page(config, answer)
     concerned = page.get("tables") if isinstance(page, dict) else None
     if not isinstance(concerned, list):
@@ -145,8 +149,8 @@ def _page(config: Config, answer: Answer) -> Any:
     """Return the answer of a daemon that has executed the request. Raises the error that it reports otherwise."""
     if answer.status == _NOT_FOUND:
         raise SnapshotRefused(
-            "the program at the admin port does not copy single tables",
-            hint="stop the daemon and start it with this version of cdcd",
+            "the program at the admin port is not a cdcd that copies single tables",
+            hint="correct admin.port if another program listens there; restart an earlier cdcd with this version",
             port=config.admin.port,
         )
     try:

@@ -28,7 +28,7 @@ from cdcd.session.blocking_copy import BlockingCopy, BlockingParts
 from cdcd.session.slot_creation import create_slot_in_thread
 from cdcd.session.stale_tables import TRIES
 from cdcd.session.table_copier import InThread
-from cdcd.snapshot.chunk_reader import Description
+from cdcd.snapshot.chunk_values import Description
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable
@@ -40,6 +40,10 @@ RETRY_S = 1.0
 _TWICE_HINT = (
     "add --recopy: a truncate event then precedes the rows, so that readers have each row once; without a key, "
     "readers cannot recognize a row that they already have"
+)
+_FAILED_HINT = (
+    "cdcd does not try again by itself, because the stream would wait again: start the copy again with "
+    "`cdcd snapshot start --table {table} --blocking`, or end it with `cdcd snapshot stop --table {table}`"
 )
 _STOP_FIRST_HINT = "wait until the table is copied, or run `cdcd snapshot stop --table {table}` first"
 
@@ -202,7 +206,8 @@ class BlockingSnapshots:
                 self._copies.set_blocking(relid, replace(state, has_failed=True))
                 self._parts.reports.failed(relid, error.message)
                 table = self._parts.reports.name_of(relid)
-                _LOG.error("table_not_copied", table=table, error=str(error), hint=error.advice)
+                hint = "; ".join(filter(None, (error.advice, _FAILED_HINT.format(table=table))))
+                _LOG.error("table_not_copied", table=table, error=str(error), hint=hint)
             await self._parts.writer.add(RecordChunk((), 0, self._parts.pump.progress.commit_position()))
         finally:
             self._emitter.turn.release()

@@ -34,7 +34,8 @@ from cdcd.session.comparison import TopicKeys, check_comparable
 from cdcd.session.published_tables import PublishedTables
 from cdcd.session.table_copier import InThread, Parts, TableCopier, describe_as_received
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import ChunkReader, Description, NotPublished
+from cdcd.snapshot.chunk_reader import ChunkReader
+from cdcd.snapshot.chunk_values import Description, NotPublished
 from cdcd.snapshot.command_json import MAX_TABLES
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.load_limits import LoadGate, LoadLimits

@@ -29,7 +29,8 @@ from cdcd.session.published_tables import PublishedTables
 from cdcd.session.signal_follower import SignalFollower
 from cdcd.session.start_state import StartState
 from cdcd.sink.stale_keys import StaleKeys, ends_of
-from cdcd.snapshot.chunk_reader import ChunkReader, ServerAndTimeline
+from cdcd.snapshot.chunk_reader import ChunkReader
+from cdcd.snapshot.chunk_values import ServerAndTimeline
 from cdcd.snapshot.signal_reader import SignalReader
 from cdcd.source.connection import connect_sql, translate
 

@@ -18,7 +18,8 @@ from cdcd.errors import CdcdError, Retry, SnapshotRefused, SourceSetup
 from cdcd.failpoints import hit
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.session.incremental import IncrementalSnapshots
-from cdcd.snapshot.chunk_reader import GRANT_HINT, NO_PRIVILEGE, NotPublished
+from cdcd.snapshot.chunk_reader import GRANT_HINT, NO_PRIVILEGE
+from cdcd.snapshot.chunk_values import NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import Choice, Selection
 

@@ -9,7 +9,7 @@ Must not: be used by the stream.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdcd.avro.plan import RelationPlan
@@ -18,7 +18,7 @@ from cdcd.pipeline.changed_rows import first_without_text
 from cdcd.pipeline.plans import Plans
 from cdcd.schema.policy import Policies
 from cdcd.session.snapshot_copy import copied_table
-from cdcd.snapshot.chunk_reader import ChunkTable
+from cdcd.snapshot.chunk_values import ChunkTable
 from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
@@ -28,17 +28,17 @@ from cdcd.source.publication_catalog import PublishedTable, published_if_plain, 
 from cdcd.source.settings import SourceSettings
 
 _RELIDS = """
-    SELECT n.nspname || '.' || c.relname, c.oid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname || '.' || c.relname = ANY(%s) AND c.relkind IN ('r', 'p')
+    SELECT n.nspname || '.' || c.relname, c.oid::int8, c.relkind IN ('r', 'p')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname || '.' || c.relname = ANY(%s)
 """
 _TITLES = """
     SELECT c.oid::int8, n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = ANY(%s::oid[])
 """
-_NOT_PUBLISHED_HINT = (
-    "write SCHEMA.TABLE as in the database, and add the table to the publication; with publish_via_partition_root, "
-    "name the partitioned table"
-)
+_NAME_HINT = "write SCHEMA.TABLE as it is in the database: without quotes, capital letters as they are"
+_NO_TABLE_HINT = "name a table: PostgreSQL publishes no rows of views, sequences and foreign tables"
+_AMBIGUOUS_HINT = "rename a schema or a table, or copy all tables with `cdcd snapshot start --all`"
 _LOCK_TIMEOUT_MS = 5_000
 """The server locks a table to list it. A longer wait would hold up the end of the session."""
 
@@ -68,13 +68,13 @@ class PublishedTables:
         self._plan_of: dict[int, RelationPlan] = {}
 
     def relids_of(self, titles: Sequence[str]) -> list[int]:
-        """Return the relids of tables SCHEMA.TABLE. Raises SnapshotRefused for one that does not exist."""
+        """Return the relids of tables SCHEMA.TABLE. Raises SnapshotRefused for a name of no table, or of several."""
         with contextlib.closing(self._connected()) as connection:
-            found = dict(fetch(connection, _RELIDS, (list(titles),)))
-        for title in titles:
-            if title not in found:
-                raise SnapshotRefused("the table does not exist", hint=_NOT_PUBLISHED_HINT, table=title)
-        return [found[title] for title in titles]
+            found = fetch(connection, _RELIDS, (list(titles),))
+        return [
+            _only_table(title, {relid: is_table for name, relid, is_table in found if name == title})
+            for title in titles
+        ]
 
     def titles_of(self, relids: Sequence[int]) -> dict[int, str]:
         """Return the names SCHEMA.TABLE of the tables that exist. Raises Source errors."""
@@ -119,3 +119,15 @@ class PublishedTables:
     def plan_of(self, relid: int) -> RelationPlan:
         """Return the plan of the table as it was found last."""
         return self._plan_of[relid]
+
+
+def _only_table(title: str, found: Mapping[int, bool]) -> int:
+    """Return the one table among the relations of a name, each with whether it is a table. Raises SnapshotRefused."""
+    tables = [relid for relid, is_table in found.items() if is_table]
+    if not found:
+        raise SnapshotRefused("the table does not exist", hint=_NAME_HINT, table=title)
+    if not tables:
+        raise SnapshotRefused("the name is not that of a table", hint=_NO_TABLE_HINT, table=title)
+    if len(tables) > 1:  # names may contain dots
+        raise SnapshotRefused("several tables have this name", hint=_AMBIGUOUS_HINT, table=title)
+    return tables[0]

@@ -26,6 +26,8 @@ _AFTER_THE_SNAPSHOT = (
     "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic is executed after "
     "the end of the snapshot"
 )
+_NOT_LISTED = "an initial snapshot is being taken, and its tables are not listed at the moment"
+_NOT_LISTED_HINT = "repeat the command; `waiting_for` of /status is what the snapshot waits for"
 _ENDED = "the session ended before the command was confirmed: it may have been recorded"
 _ENDED_HINT = "`cdcd snapshot status` shows whether it was; if not, repeat the command"
 
@@ -70,6 +72,8 @@ class SnapshotCommands:
         Raises NotStreaming while they are not known.
         """
         found = [*self._status.tables_of_initial_snapshot(), *self.table_reports.all()]
+        if not found and self._status.health.state == "snapshot":
+            raise NotStreaming(_NOT_LISTED, hint=_NOT_LISTED_HINT)
         if not found and not self._is_known:
             raise NotStreaming("no session has read yet which tables are being copied")
         return found

@@ -27,15 +27,8 @@ from cdcd.pipeline.chunk_emitter import ChunkEmitter, Slice
 from cdcd.pipeline.table_copies import KEYS_PER_CHUNK, TableCopies, WatchedTable
 from cdcd.session.comparison import Comparison, TopicKeys, check_comparable
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import (
-    MAX_CHUNK_BYTES,
-    NO_PRIVILEGE,
-    NO_ROWS,
-    ChunkReader,
-    ChunkSnapshot,
-    Description,
-    ReadRows,
-)
+from cdcd.snapshot.chunk_reader import MAX_CHUNK_BYTES, NO_PRIVILEGE, ChunkReader
+from cdcd.snapshot.chunk_values import NO_ROWS, ChunkSnapshot, Description, ReadRows
 from cdcd.snapshot.running_xids import RunningTransactions
 from cdcd.snapshot.selection import has_columns
 from cdcd.snapshot.table_copy import Chunk, KeysChunk, RangeChunk

@@ -50,7 +50,19 @@ def end_of_signals(settings: SinkSettings, topic: str) -> int:
 
     Raises TopicMissing, SinkAuthorization, SinkUnavailable.
     """
-    return bounds(settings, topic, is_committed=True)[1]
+    try:
+        return bounds(settings, topic, is_committed=True)[1]
+    except TopicMissing as error:
+        raise _missing(topic) from error
+
+
+def _missing(topic: str) -> TopicMissing:
+    """Return the error for a topic that holds no changes: nothing is lost with it, unlike with other topics."""
+    return TopicMissing(
+        "the topic of signals does not exist",
+        hint="create it with one partition, or remove snapshot.signals.topic and restart cdcd",
+        topic=topic,
+    )
 
 
 class OffsetGone(Exception):
@@ -122,11 +134,7 @@ class SignalTopic:
             error = translate(found.error, _DOING, topic=self._topic)
             if not isinstance(error, TopicMissing):
                 raise error
-            raise TopicMissing(
-                "the topic of signals does not exist",
-                hint="create it with one partition, or remove snapshot.signals.topic and restart cdcd",
-                topic=self._topic,
-            )
+            raise _missing(self._topic)
         if len(found.partitions) != 1:
             raise SinkError(
                 f"the topic of signals has {len(found.partitions)} partitions, so its records have no order",

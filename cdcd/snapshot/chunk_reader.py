@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import psycopg2
 from psycopg2 import sql
@@ -29,12 +29,23 @@ from cdcd.errors import (
 )
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
 from cdcd.lsn import Lsn, end_of_commits, parse_lsn
-from cdcd.model import FLUSH_PREFIX, KeyValues, Relation, RowBatch
+from cdcd.model import FLUSH_PREFIX, KeyValues, RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.chunk_sql import KEY_COLUMNS, rows_after, rows_of_blocks, rows_of_keys
+from cdcd.snapshot.chunk_values import (
+    CatalogVersions,
+    ChunkSnapshot,
+    ChunkTable,
+    Description,
+    FindPublished,
+    NotPublished,
+    Piece,
+    ReadRows,
+    ServerAndTimeline,
+)
 from cdcd.snapshot.condition import OF_COMMAND, check_rules, source_of
 from cdcd.snapshot.copy_rows import CopyRows
-from cdcd.snapshot.key_sql import KeyColumn, key_columns, order_of
+from cdcd.snapshot.key_sql import KeyColumn, key_columns
 from cdcd.snapshot.load_limits import Sessions
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
@@ -121,7 +132,8 @@ _FILE = """
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 """
 _NOT_PUBLISHED_HINT = (
-    "add the table to the publication; with publish_via_partition_root, name the partitioned table"
+    "add the table to the publication; of a partitioned table name the partitions, with "
+    "publish_via_partition_root the partitioned table itself"
 )
 _MISSING_HINT = "create the publication again, or give it its name again; cdcd tries again"
 _NO_KEY_HINT = (
@@ -146,101 +158,9 @@ _CONDITION_HINT = (
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
 
 
-class NotPublished(SnapshotRefused):
-    """The table was dropped, or all publications exist and none has it."""
-
-
-class ChunkTable(NamedTuple):
-    """A table as it is published now. `key_names`: the columns of its records' key, () without one.
-
-    `unreadable`: the first of them whose values the stream does not send as text.
-    """
-
-    table: CopiedTable
-    relation: Relation
-    key_names: tuple[str, ...]
-    unreadable: str | None = None
-
-
-FindPublished = Callable[[int], ChunkTable | None]
-"""Returns the table with a relid, None if it is not published any more. Blocking. Raises Source errors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A table as it is copied: its columns, its key's index, the row versions of its catalog rows.
-
-    `partitions`: of a partitioned table, each as it is attached now. `empty_partitions`: those without rows, so that
-    all their later rows come by the stream. `estimated_rows`: None if the server has no statistics.
-    """
-
-    table: CopiedTable
-    relation: Relation
-    key_names: tuple[str, ...]
-    key: tuple[KeyColumn, ...]
-    versions: tuple[object, ...]
-    partitions: tuple[str, ...]
-    empty_partitions: frozenset[str]
-    estimated_rows: int | None
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """What the order of the rows depends on: the key of a row is a position only in the same order."""
-        return order_of(self.key)
-
-    def has_partition(self, relid: int) -> bool:
-        """Return whether a table is a partition of this one, at any level."""
-        return any(name.startswith(f"{relid}:") for name in self.partitions)
-
-
-class ChunkSnapshot(NamedTuple):
-    """A snapshot in which the next chunk may be read."""
-
-    snapshot: Snapshot
-    end_lsn: Lsn
-
-
-class CatalogVersions(NamedTuple):
-    """The row versions of a table's catalog rows; everything committed before they were read ends below `end_lsn`."""
-
-    versions: tuple[object, ...]
-    end_lsn: Lsn
-
-
 def no_pause(_used_s: float, _size_bytes: int) -> float:
     """Return that no pause is needed."""
     return 0.0
-
-
-class ReadRows(NamedTuple):
-    """Rows of a chunk, in slices, each with the key of its last row; () for a table without one.
-
-    `is_last`: no further rows follow; of a chunk by keys: no rows of these keys. `is_cut`: rows were left out: the
-    chunk became too large.
-    """
-
-    slices: list[tuple[RowBatch, KeyValues]]
-    is_last: bool
-    is_cut: bool
-    size_bytes: int
-
-
-NO_ROWS = ReadRows([], is_last=True, is_cut=False, size_bytes=0)
-
-
-class Piece(NamedTuple):
-    """The blocks of the next chunk, what is left of their range, and the partition that has them."""
-
-    blocks: Blocks
-    rest: Blocks | None
-    leaf: tuple[str, str] | None
-
-
-class ServerAndTimeline(NamedTuple):
-    """The server of the stream."""
-
-    system_identifier: str
-    timeline: int
 
 
 class ChunkReader:
@@ -335,7 +255,9 @@ class ChunkReader:
             )
         except PublicationMissing as error:  # dropped while it was listed
             return SourceUnavailable(error.message, hint=_MISSING_HINT, table=title)
-        if not exists or not (is_published or missing):
+        if not exists:
+            return NotPublished("the table was dropped", hint=_NOT_PUBLISHED_HINT, table=title)
+        if not (is_published or missing):
             return NotPublished("the table is not published", hint=_NOT_PUBLISHED_HINT, table=title)
         if is_published:  # by an ancestor in another publication, or by now
             return SnapshotRefused("the table is not published", hint=_NOT_PUBLISHED_HINT, table=title)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cdcd.model import BlockingCopyState, TableCopyState
-from cdcd.snapshot.chunk_reader import Description
+from cdcd.snapshot.chunk_values import Description
 from cdcd.snapshot.control import SnapshotKind, TableReport, TableState
 
 _FAILED_BEFORE = (

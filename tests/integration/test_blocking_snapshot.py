@@ -367,6 +367,8 @@ def test_a_failed_copy_does_not_stop_the_stream_and_is_not_repeated_by_itself(
     with streaming(new_daemon(server, database)) as daemon:
         start(daemon, LOG, blocking=True, recopy=True, where="1000 / (n - 4321) IS NOT NULL")
         eventually(lambda: [one for one in reports(daemon) if one["state"] == "failed"], "a failure")
+        eventually(lambda: daemon.events("table_not_copied"), "the log has the reason")
+        assert f"start --table {LOG} --blocking" in daemon.events("table_not_copied")[-1]["hint"]
         run(server, database, "INSERT INTO orders VALUES (20000, 1)")
         reader.wait([f"{daemon.name}.public.orders"], bool)
         assert daemon.stop() == 0

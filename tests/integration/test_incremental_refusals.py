@@ -113,22 +113,36 @@ def test_a_stopped_copy_has_no_query_on_the_server_any_more(
 def test_names_of_tables_that_are_not_published_or_were_dropped(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    run_script(postgres.dsn(database), *TABLE, "CREATE TABLE hidden (id int PRIMARY KEY)")
+    run_script(
+        postgres.dsn(database),
+        *TABLE,
+        "CREATE TABLE hidden (id int PRIMARY KEY)",
+        "CREATE VIEW seen AS SELECT id FROM t",
+        'CREATE SCHEMA a; CREATE SCHEMA "a.b"',
+        'CREATE TABLE a."b.c" (id int PRIMARY KEY); CREATE TABLE "a.b".c (id int PRIMARY KEY)',
+    )
     daemon = new_daemon(postgres, database, snapshot={"mode": "never"})
     pub = f"cdcd_{daemon.name}"
     run_script(postgres.dsn(database), f"DROP PUBLICATION {pub}", f"CREATE PUBLICATION {pub} FOR TABLE t")
     with daemon:
         daemon.start().wait_state("streaming")
-        status, body = command(daemon, "start", "public.hidden")
-        assert status == 422
-        assert "public.hidden" in str(body)
+        for name, message in (
+            ("public.hidden", "the table is not published [table=public.hidden]"),
+            ("public.absent", "the table does not exist [table=public.absent]"),
+            ('public."t"', 'the table does not exist [table=public."t"]'),
+            ("public.seen", "the name is not that of a table [table=public.seen]"),
+            ("a.b.c", "several tables have this name [table=a.b.c]"),
+        ):
+            status, body = command(daemon, "start", name)
+            assert (status, body["message"]) == (422, message)
+        assert reports(daemon) == []
         start(daemon, "public.t", where="pg_sleep(100) IS NULL")
         eventually(lambda: report_of(daemon).get("state") == "copying", "the table is read")
         assert command(daemon, "pause", "public.t")[0] == 200
         daemon.stop()
         # The query is not left on the server, where it would hold a lock on the table.
         eventually(lambda: postgres.execute(QUERIES, dbname=database) == [(0,)], "the query has ended")
-        postgres.execute("DROP TABLE t", dbname=database)
+        postgres.execute("DROP TABLE t CASCADE", dbname=database)
         daemon.start().wait_state("streaming")
         eventually(lambda: bool(reports(daemon)), "the copy is known")
         assert command(daemon, "stop", "public.t")[0] == 200

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cdcd.errors import CdcdError, ServerInternal, SnapshotRefused, SourceUnavailable
-from cdcd.snapshot.chunk_reader import ChunkReader, NotPublished, ServerAndTimeline
+from cdcd.snapshot.chunk_reader import ChunkReader
+from cdcd.snapshot.chunk_values import NotPublished, ServerAndTimeline
 from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.identity import identify
 from cdcd.source.settings import SourceSettings

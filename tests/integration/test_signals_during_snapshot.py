@@ -140,6 +140,8 @@ def test_a_command_during_an_initial_snapshot_is_refused_with_the_reason(
         assert answer["code"] == "CDCD-NOT-STREAMING"
         assert "an initial snapshot is being taken" in answer["message"]
         assert "snapshot.signals.topic" in answer["hint"]
+        code, page = daemon.get("/snapshots")
+        assert (code, "waiting_for" in page) == (409, True)
     daemon.wait_state("streaming")
     assert daemon.stop() == 0
 
@@ -153,5 +155,5 @@ def test_a_topic_of_signals_that_does_not_exist_does_not_stop_the_snapshot(
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         line = daemon.events("signals_not_read")[0]
-        assert "CDCD-TOPIC-MISSING" in line["error"]
-        assert line["hint"]
+        assert "CDCD-TOPIC-MISSING: the topic of signals does not exist" in line["error"]
+        assert line["hint"].startswith("create it with one partition")

@@ -11,7 +11,8 @@ import psycopg2
 import pytest
 
 from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.snapshot.chunk_reader import ChunkReader, ChunkTable, Piece, ServerAndTimeline
+from cdcd.snapshot.chunk_reader import ChunkReader
+from cdcd.snapshot.chunk_values import ChunkTable, Piece, ServerAndTimeline
 from cdcd.snapshot.load_limits import Sessions
 from cdcd.snapshot.table_copy import RangeChunk
 from cdcd.snapshot.units import Blocks, CopiedTable

@@ -7,7 +7,10 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,6 +111,12 @@ def test_a_command_reaches_the_daemon_and_its_tables_are_printed(
         (["start", "--all", "--table", "s.a"], "not allowed with"),
         (["start", "--table", "orders"], "orders is not SCHEMA.TABLE"),
         (["start", "--table", "a\x1b[2J"], "a\\x1b[2J is not SCHEMA.TABLE"),
+        (["start", "--all", "--where", "id > 1"], "error: all is only for a start without"),
+        (["start", "--all", "--blocking"], "error: a blocking snapshot needs the names of its tables"),
+        (["start", "--table", "s.a", "--compare", "--where", "id > 1"], "error: compare cannot be combined"),
+        (["start", "--table", "s.a", "--compare", "--blocking"], "error: compare cannot be combined"),
+        (["start", "--table", "s.a", "--where", " "], "argument --where: it is not an SQL condition"),
+        (["start", "--table", "s.a", "--where", "x" * 20_000], "argument --where: it has more than"),
         (["stop", "--where", "true"], "unrecognized arguments: --where"),
         (["status", "--output", "xml"], "invalid choice"),
     ],
@@ -289,6 +298,22 @@ def test_ctrl_c_ends_watching_in_order(path: Path, daemon: FakeControl) -> None:
         raise KeyboardInterrupt
 
     assert snapshot.watch(loaded(path), pause=interrupt) == 0
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(path: Path) -> None:
+    """It may have been sent already, and the daemon executes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        command = [sys.executable, "-m", "cdcd", "snapshot", "start", "--table", "s.a", "--config", str(path)]
+        environment = {**os.environ, "CDCD_ADMIN__PORT": str(listening.getsockname()[1])}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            connection, _ = listening.accept()
+            with connection:
+                assert connection.recv(1).startswith(b"P"), "the command was sent"
+                process.send_signal(signal.SIGINT)
+                _, shown = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert shown.startswith("cdcd: interrupted; the command may still take effect")
+    assert len(shown.splitlines()) == 1
 
 
 def test_on_a_terminal_the_lines_are_drawn_in_place_within_its_size(

@@ -23,7 +23,7 @@ from cdcd.pipeline.table_copies import TableCopies
 from cdcd.pipeline.writer import Writer
 from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
 from cdcd.sink.incomplete_topics import IncompleteTopics
-from cdcd.snapshot.chunk_reader import Description, NotPublished
+from cdcd.snapshot.chunk_values import Description, NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.reports import TableReports
 from cdcd.txn.assembler import Assembler

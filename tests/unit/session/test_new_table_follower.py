@@ -21,7 +21,7 @@ from cdcd.errors import (
 )
 from cdcd.monitoring.new_tables import NewTables, TableChanges
 from cdcd.session.new_table_follower import MOST_AT_ONCE, NewTableFollower
-from cdcd.snapshot.chunk_reader import NotPublished
+from cdcd.snapshot.chunk_values import NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import CopyRule, Selection
 from cdcd.source.publication_diff import Publication, PublicationEntry

@@ -13,6 +13,23 @@ from cdcd.session.snapshot_commands import SnapshotCommands
 from cdcd.snapshot.control import SnapshotCommand
 
 
+@pytest.mark.parametrize("has_streamed", [False, True])
+def test_while_a_snapshot_lists_its_tables_nothing_is_shown_as_complete(has_streamed: bool) -> None:
+    """`cdcd snapshot status --watch` would end with status 0 before a new snapshot of the same process has begun."""
+    health = SimpleNamespace(state="streaming")
+    status: Any = SimpleNamespace(
+        health=health, incremental=lambda *_: None, tables_of_initial_snapshot=lambda: []
+    )
+    commands = SnapshotCommands(status)
+    if has_streamed:
+        with commands.attached(SimpleNamespace()):  # type: ignore[arg-type]
+            assert commands.reports() == []
+    health.state = "snapshot"
+    with pytest.raises(NotStreaming, match="an initial snapshot is being taken") as unknown:
+        commands.reports()
+    assert "waiting_for" in unknown.value.advice
+
+
 def test_a_command_that_waits_at_the_end_of_its_session_may_have_been_recorded() -> None:
     """The running commit of the session's end may have the command; a second `start` would begin the copy again."""
     status: Any = SimpleNamespace(incremental=lambda *_: None)

@@ -16,7 +16,7 @@ from cdcd.pipeline.table_copies import TableCopies, WatchedTable
 from cdcd.session.table_copier import ReadSlices, TableCopier, describe_as_received
 from cdcd.sink.incomplete_topics import IncompleteTopics
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import CatalogVersions, ChunkSnapshot, Piece, ReadRows
+from cdcd.snapshot.chunk_values import CatalogVersions, ChunkSnapshot, Piece, ReadRows
 from cdcd.snapshot.table_copy import RangeChunk
 from cdcd.snapshot.units import Blocks
 from cdcd.snapshot.visibility import Snapshot
