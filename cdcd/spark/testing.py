@@ -33,8 +33,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError
+from cdcd.escaped_names import escape
 from cdcd.schema.described_columns import schemas_of_columns
 from cdcd.spark.clients.connection import Connection, GivenAccess
+from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.decoding.schemas import key_subject, value_subject
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.mirroring.records import RecordsOnDriver
@@ -75,25 +77,36 @@ class Table:
     """A table `schema.name`. `columns`: PostgreSQL's types by the columns' names; `key`: the columns of its key."""
 
     def __init__(self, name: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
+        check_lists(key=key)
+        if not all(name.partition(".")):
+            raise ConfigError(
+                "the name is not that of a schema and a table", hint="write SCHEMA.TABLE", table=name
+            )
         self.name, self.key = name, tuple(key)
         self.prefix = "testing"
         self._columns: dict[str, str] = {}
+        self._fields: dict[str, str] = {}
         self.alter(columns)
 
     def alter(self, columns: Mapping[str, str]) -> None:
         """Give the table other columns; later changes have another schema. Raises ConfigError for an unknown type."""
         if unknown := set(self.key) - columns.keys():
-            raise ConfigError(f"the key has columns that the table {self.name} lacks: {', '.join(unknown)}")
+            raise ConfigError(
+                f"the key has columns that the table {self.name} lacks: {', '.join(sorted(unknown))}",
+                hint=self._hint(columns),
+            )
         typed = [(name, *_type(text)) for name, text in columns.items()]
         made = schemas_of_columns(self.name, typed, self.key, self.prefix)
         self._columns = dict(columns)
+        self._fields = {one.name: one.field for one in made.columns}
         self.value_text = json.dumps(made.value)
         self.key_text = None if made.key is None else json.dumps(made.key)
 
     @property
     def topic(self) -> str:
         """The topic of its records."""
-        return f"{self.prefix}.{self.name}"
+        schema, _, name = self.name.partition(".")
+        return f"{self.prefix}.{escape(schema)}.{escape(name)}"
 
     def insert(self, **row: Any) -> Change:
         """Return the insert of a row."""
@@ -105,6 +118,8 @@ class Table:
         `unchanged`: columns whose TOASTed values PostgreSQL did not send. A change of the key is a delete and an
         insert.
         """
+        check_lists(unchanged=unchanged)
+        self._check(unchanged)
         before = None if old is None else self._row(old)
         return Change(self, "u", before, self._row(row), tuple(unchanged))
 
@@ -120,10 +135,25 @@ class Table:
         """Return a TRUNCATE; before copied rows of the same commit, the event that begins the copy."""
         return Change(self, "t")
 
+    def fields_of(self, row: Row | None) -> dict[str, Any] | None:
+        """Return a row by the names of its columns in Avro."""
+        return None if row is None else {self._fields.get(name, name): value for name, value in row.items()}
+
     def _row(self, row: Row) -> dict[str, Any]:
-        if unknown := row.keys() - self._columns.keys():
-            raise ConfigError(f"the table {self.name} has no columns {', '.join(sorted(unknown))}")
+        self._check(row)
         return {name: row.get(name) for name in self._columns}
+
+    def _check(self, names: Iterable[str]) -> None:
+        """Raise ConfigError for names that no column has."""
+        if unknown := set(names) - self._columns.keys():
+            raise ConfigError(
+                f"the table {self.name} has no columns {', '.join(sorted(unknown))}",
+                hint=self._hint(self._columns),
+            )
+
+    @staticmethod
+    def _hint(columns: Iterable[str]) -> str:
+        return f"correct the name; the columns are {', '.join(columns)}"
 
 
 def _type(text: str) -> tuple[int, int]:
@@ -195,13 +225,15 @@ class Database:
         schema, _, name = table.name.partition(".")
         source = _SOURCE | {
             "name": self.prefix, "schema": schema, "table": name, "timeline": 1, "commit_lsn": lsn, "lsn": lsn,
-            "tx_seq": number, "snapshot": "true" if is_copy else "false", "unchanged": change.unchanged,
+            "tx_seq": number, "snapshot": "true" if is_copy else "false",
+            "unchanged": [*(table.fields_of(dict.fromkeys(change.unchanged)) or ())],
             "ts_ms": (commit_us or 0) // 1000, "ts_us": commit_us,
         }  # fmt: skip
-        envelope = {"before": change.before, "after": change.after, "source": source, "op": change.op}
+        before, after = table.fields_of(change.before), table.fields_of(change.after)
+        envelope = {"before": before, "after": after, "source": source, "op": change.op}
         key = None
         if table.key_text is not None and row is not None and change.op != "t":
-            columns = {name: row[name] for name in table.key}
+            columns = table.fields_of({name: row[name] for name in table.key}) or {}
             key = _framed(
                 self._schemas.number(key_subject(table.topic), table.key_text), table.key_text, columns
             )

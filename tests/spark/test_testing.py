@@ -120,5 +120,29 @@ def test_wrong_names_and_types_are_errors() -> None:
         Table("public.t", {"id": "geometry"})
     with pytest.raises(ConfigError, match=r"key has columns that the table public\.t lacks: id"):
         Table("public.t", {"a": "int"}, key=["id"])
-    with pytest.raises(ConfigError, match="no columns b"):
-        Table("public.t", {"a": "int"}).insert(b=1)
+    for call in (Table.insert, Table.delete, Table.copied):
+        with pytest.raises(ConfigError, match=r"no columns b -> .*the columns are a"):
+            call(Table("public.t", {"a": "int"}), b=1)
+    with pytest.raises(ConfigError, match=r"no columns b -> .*the columns are a"):
+        Table("public.t", {"a": "int"}).update(unchanged=["b"], a=1)
+    with pytest.raises(ConfigError, match=r"unchanged has to be a list of names"):
+        Table("public.t", {"a": "int"}).update(unchanged="a")
+    with pytest.raises(ConfigError, match="key has to be a list of names"):
+        Table("public.t", {"id": "int"}, key="id")
+    for name in ("t", "public.", ".t"):
+        with pytest.raises(ConfigError, match=r"not that of a schema and a table.*-> write SCHEMA\.TABLE"):
+            Table(name, {"id": "int"})
+
+
+def test_names_with_any_characters(spark: SparkSession, tmp_path: Path) -> None:
+    """A name that Avro or Kafka does not allow is the column's, the key's, and the table's, as with a daemon."""
+    odd = Table('Ein Schema."Straße 1"', {"id nr": "int", "größe": "int", "a-b": "text"}, key=["id nr"])
+    shop = Database(odd)
+    shop.commit(odd.insert(**{"id nr": 1, "größe": 7, "a-b": "x"}))
+    shop.commit(odd.update({"id nr": 1}, unchanged=["a-b"], **{"id nr": 1, "größe": 8}))
+    (first, last) = decode(shop.frame(spark), topic=odd.topic, connection=shop.connection).collect()
+    assert first["after"].asDict() == {"id nr": 1, "größe": 7, "a-b": "x"}
+    assert (last["unchanged"], last["key"].asDict()) == (["a-b"], {"id nr": 1})
+    (row,) = shop.mirror(tmp_path).table(odd.topic).drop_columns(["__special"]).to_pylist()
+    assert row == {"id nr": 1, "größe": 8, "a-b": "x"}
+    assert odd.topic == "testing.Ein_u0020Schema._u0022Stra_u00DFe_u00201_u0022"
