@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import json
 import re
 import struct
@@ -38,6 +37,7 @@ from cdcd.schema.described_columns import schemas_of_columns
 from cdcd.spark.clients.connection import Connection, GivenAccess
 from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.decoding.schemas import key_subject, value_subject
+from cdcd.spark.mirroring.arguments import check_choices
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import Mirror, read_mirror
@@ -86,6 +86,7 @@ class Table:
         self.prefix = "testing"
         self._columns: dict[str, str] = {}
         self._fields: dict[str, str] = {}
+        self._types: dict[str, Any] = {}
         self.alter(columns)
 
     def alter(self, columns: Mapping[str, str]) -> None:
@@ -99,6 +100,9 @@ class Table:
         made = schemas_of_columns(self.name, typed, self.key, self.prefix)
         self._columns = dict(columns)
         self._fields = {one.name: one.field for one in made.columns}
+        self._types = {
+            one.name: one.codec.avro if one.is_required else ["null", one.codec.avro] for one in made.columns
+        }
         self.value_text = json.dumps(made.value)
         self.key_text = None if made.key is None else json.dumps(made.key)
 
@@ -108,11 +112,11 @@ class Table:
         schema, _, name = self.name.partition(".")
         return f"{self.prefix}.{escape(schema)}.{escape(name)}"
 
-    def insert(self, **row: Any) -> Change:
+    def insert(self, /, **row: Any) -> Change:
         """Return the insert of a row."""
         return Change(self, "c", after=self._row(row))
 
-    def update(self, old: Row | None = None, *, unchanged: Sequence[str] = (), **row: Any) -> Change:
+    def update(self, /, old: Row | None = None, *, unchanged: Sequence[str] = (), **row: Any) -> Change:
         """Return the update of a row. `old`: the row before, if the table's identity is FULL.
 
         `unchanged`: columns whose TOASTed values PostgreSQL did not send. A change of the key is a delete and an
@@ -123,11 +127,11 @@ class Table:
         before = None if old is None else self._row(old)
         return Change(self, "u", before, self._row(row), tuple(unchanged))
 
-    def delete(self, **row: Any) -> Change:
+    def delete(self, /, **row: Any) -> Change:
         """Return the delete of a row: its key, or all of its values."""
         return Change(self, "d", before=self._row(row))
 
-    def copied(self, **row: Any) -> Change:
+    def copied(self, /, **row: Any) -> Change:
         """Return a row of a snapshot."""
         return Change(self, "r", after=self._row(row))
 
@@ -138,6 +142,16 @@ class Table:
     def fields_of(self, row: Row | None) -> dict[str, Any] | None:
         """Return a row by the names of its columns in Avro."""
         return None if row is None else {self._fields.get(name, name): value for name, value in row.items()}
+
+    def misfits(self, row: Row | None) -> list[str]:
+        """Return the columns whose values in a row are none of their types."""
+        found = []
+        for name, value in (row or {}).items():
+            try:
+                fastavro.schemaless_writer(io.BytesIO(), fastavro.parse_schema(self._types[name]), value)
+            except Exception:  # noqa: BLE001 - of fastavro, of Python: whatever a value causes
+                found.append(name)
+        return found
 
     def _row(self, row: Row) -> dict[str, Any]:
         self._check(row)
@@ -191,7 +205,6 @@ class Database:
         self.prefix = prefix
         self._schemas = _Schemas()
         self._records: list[dict[str, Any]] = []
-        self._offsets = itertools.count()
         self._applied: dict[str, int] = {}
         self._commit_us = 0
         self.lsn = 0
@@ -206,19 +219,45 @@ class Database:
 
         A TRUNCATE that copied rows of the table follow in the commit is the event that begins their copy.
         `commit_time`: with a time zone; without it the times of `history` and of the mirror's versions are unknown.
-        Raises ConfigError for a time without a time zone.
+        Raises ConfigError for a time without a time zone, a lower LSN, and a value that is none of its column's type;
+        then nothing is committed.
         """
-        if commit_time is not None:
-            self._commit_us = _us_of(commit_time)
-        commit_us = None if commit_time is None else self._commit_us
-        self.lsn = self.lsn + 100 if lsn is None else lsn
+        commit_us = None if commit_time is None else _us_of(commit_time)
+        lsn = self.lsn + 100 if lsn is None else lsn
+        if lsn <= self.lsn:
+            raise ConfigError(
+                "the LSN of a commit is not higher than that of the last one",
+                hint="omit it, or pass a higher one",
+                lsn=lsn,
+                last_lsn=self.lsn,
+            )
+        records = []
         for number, change in enumerate(changes, 1):
             begins = any(one.op == "r" and one.table is change.table for one in changes[number:])
             is_copy = change.op == "r" or (change.op == "t" and begins)
-            self._records.append(self._record(change, self.lsn, number, is_copy=is_copy, commit_us=commit_us))
-        return self.lsn
+            records.append(self._record(change, lsn, number, is_copy=is_copy, commit_us=commit_us))
+        self._records += records
+        self.lsn, self._commit_us = lsn, self._commit_us if commit_us is None else commit_us
+        return lsn
 
     def _record(
+        self, change: Change, lsn: int, number: int, *, is_copy: bool, commit_us: int | None
+    ) -> dict[str, Any]:
+        try:
+            return self._written(change, lsn, number, is_copy=is_copy, commit_us=commit_us)
+        except Exception:
+            wrong = {*change.table.misfits(change.before), *change.table.misfits(change.after)}
+            if not wrong:
+                raise
+        raise ConfigError(  # outside the handler, because the text of fastavro's error may have the row
+            "a value is none of its column's type, or a column of the key is null",
+            hint="pass Decimal with the digits of numeric, datetime for timestamps, date, time, text for "
+            "json and uuid",
+            table=change.table.name,
+            columns=", ".join(sorted(wrong)),
+        )
+
+    def _written(
         self, change: Change, lsn: int, number: int, *, is_copy: bool, commit_us: int | None
     ) -> dict[str, Any]:
         table, row = change.table, change.after or change.before
@@ -242,7 +281,7 @@ class Database:
         return {
             "topic": table.topic,
             "partition": 0,
-            "offset": next(self._offsets),
+            "offset": len(self._records) + number - 1,
             "key": key,
             "value": value,
         }
@@ -272,6 +311,7 @@ class Database:
         `loading`: tables that are still copied. `stored_as_scd_type`: of a new target; 2 is read by `history`, too.
         Raises what ends a mirror.
         """
+        check_choices(stored_as_scd_type=stored_as_scd_type)
         storage = open_storage(target)
         start = read_latest(storage) or TargetVersion(
             self.prefix, DEFAULT_BUCKETS, cluster="testing", scd_type=stored_as_scd_type

@@ -74,7 +74,7 @@ def test_a_text_is_no_list_of_names(target: Path) -> None:
         plain_views(read_mirror(target), tables="public.items")
     for name in ("track_history_column_list", "track_history_except_column_list"):
         with pytest.raises(ConfigError, match=f"{name} has to be a list of names"):
-            history(NO_SPARK, target, "public.items", **{name: "n"})
+            history(NO_SPARK, target, "public.items", **cast(Any, {name: "n"}))
 
 
 def test_hints_are_those_of_the_argument(target: Path) -> None:
