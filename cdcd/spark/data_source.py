@@ -390,7 +390,10 @@ def register(
     """
     spark.dataSource.register(CdcdDataSource)
     if (target is None) != (catalog is None):
-        raise ConfigError("registering needs both a target and a catalog: pass both, or none")
+        raise ConfigError(
+            "registering tables needs both a target and a catalog",
+            hint='pass both, such as register(spark, "/data/shop", catalog="spark_catalog.shop"), or none',
+        )
     if target is None or catalog is None:
         return None
     from cdcd.spark.reading.catalog import Catalog, namespace_of

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import json
 import re
 import struct
@@ -33,9 +32,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError
+from cdcd.escaped_names import escape
 from cdcd.schema.described_columns import schemas_of_columns
 from cdcd.spark.clients.connection import Connection, GivenAccess
+from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.decoding.schemas import key_subject, value_subject
+from cdcd.spark.mirroring.arguments import check_choices
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import Mirror, read_mirror
@@ -75,44 +77,61 @@ class Table:
     """A table `schema.name`. `columns`: PostgreSQL's types by the columns' names; `key`: the columns of its key."""
 
     def __init__(self, name: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
+        check_lists(key=key)
+        if not all(name.partition(".")):
+            raise ConfigError(
+                "the name is not that of a schema and a table", hint="write SCHEMA.TABLE", table=name
+            )
         self.name, self.key = name, tuple(key)
         self.prefix = "testing"
         self._columns: dict[str, str] = {}
+        self._fields: dict[str, str] = {}
+        self._types: dict[str, Any] = {}
         self.alter(columns)
 
     def alter(self, columns: Mapping[str, str]) -> None:
         """Give the table other columns; later changes have another schema. Raises ConfigError for an unknown type."""
         if unknown := set(self.key) - columns.keys():
-            raise ConfigError(f"the key has columns that the table {self.name} lacks: {', '.join(unknown)}")
+            raise ConfigError(
+                f"the key has columns that the table {self.name} lacks: {', '.join(sorted(unknown))}",
+                hint=self._hint(columns),
+            )
         typed = [(name, *_type(text)) for name, text in columns.items()]
         made = schemas_of_columns(self.name, typed, self.key, self.prefix)
         self._columns = dict(columns)
+        self._fields = {one.name: one.field for one in made.columns}
+        self._types = {
+            one.name: one.codec.avro if one.is_required else ["null", one.codec.avro] for one in made.columns
+        }
         self.value_text = json.dumps(made.value)
         self.key_text = None if made.key is None else json.dumps(made.key)
 
     @property
     def topic(self) -> str:
         """The topic of its records."""
-        return f"{self.prefix}.{self.name}"
+        schema, _, name = self.name.partition(".")
+        return f"{self.prefix}.{escape(schema)}.{escape(name)}"
 
-    def insert(self, **row: Any) -> Change:
+    def insert(self, /, **row: Any) -> Change:
         """Return the insert of a row."""
         return Change(self, "c", after=self._row(row))
 
-    def update(self, old: Row | None = None, *, unchanged: Sequence[str] = (), **row: Any) -> Change:
+    def update(self, /, old: Row | None = None, *, unchanged: Sequence[str] = (), **row: Any) -> Change:
         """Return the update of a row. `old`: the row before, if the table's identity is FULL.
 
         `unchanged`: columns whose TOASTed values PostgreSQL did not send. A change of the key is a delete and an
         insert.
         """
+        check_lists(unchanged=unchanged)
+        self._check(unchanged)
         before = None if old is None else self._row(old)
         return Change(self, "u", before, self._row(row), tuple(unchanged))
 
-    def delete(self, **row: Any) -> Change:
+    def delete(self, /, **row: Any) -> Change:
         """Return the delete of a row: its key, or all of its values."""
         return Change(self, "d", before=self._row(row))
 
-    def copied(self, **row: Any) -> Change:
+    def copied(self, /, **row: Any) -> Change:
         """Return a row of a snapshot."""
         return Change(self, "r", after=self._row(row))
 
@@ -120,10 +139,35 @@ class Table:
         """Return a TRUNCATE; before copied rows of the same commit, the event that begins the copy."""
         return Change(self, "t")
 
+    def fields_of(self, row: Row | None) -> dict[str, Any] | None:
+        """Return a row by the names of its columns in Avro."""
+        return None if row is None else {self._fields.get(name, name): value for name, value in row.items()}
+
+    def misfits(self, row: Row | None) -> list[str]:
+        """Return the columns whose values in a row are none of their types."""
+        found = []
+        for name, value in (row or {}).items():
+            try:
+                fastavro.schemaless_writer(io.BytesIO(), fastavro.parse_schema(self._types[name]), value)
+            except Exception:  # noqa: BLE001 - of fastavro, of Python: whatever a value causes
+                found.append(name)
+        return found
+
     def _row(self, row: Row) -> dict[str, Any]:
-        if unknown := row.keys() - self._columns.keys():
-            raise ConfigError(f"the table {self.name} has no columns {', '.join(sorted(unknown))}")
+        self._check(row)
         return {name: row.get(name) for name in self._columns}
+
+    def _check(self, names: Iterable[str]) -> None:
+        """Raise ConfigError for names that no column has."""
+        if unknown := set(names) - self._columns.keys():
+            raise ConfigError(
+                f"the table {self.name} has no columns {', '.join(sorted(unknown))}",
+                hint=self._hint(self._columns),
+            )
+
+    @staticmethod
+    def _hint(columns: Iterable[str]) -> str:
+        return f"correct the name; the columns are {', '.join(columns)}"
 
 
 def _type(text: str) -> tuple[int, int]:
@@ -161,7 +205,6 @@ class Database:
         self.prefix = prefix
         self._schemas = _Schemas()
         self._records: list[dict[str, Any]] = []
-        self._offsets = itertools.count()
         self._applied: dict[str, int] = {}
         self._commit_us = 0
         self.lsn = 0
@@ -176,32 +219,60 @@ class Database:
 
         A TRUNCATE that copied rows of the table follow in the commit is the event that begins their copy.
         `commit_time`: with a time zone; without it the times of `history` and of the mirror's versions are unknown.
-        Raises ConfigError for a time without a time zone.
+        Raises ConfigError for a time without a time zone, a lower LSN, and a value that is none of its column's type;
+        then nothing is committed.
         """
-        if commit_time is not None:
-            self._commit_us = _us_of(commit_time)
-        commit_us = None if commit_time is None else self._commit_us
-        self.lsn = self.lsn + 100 if lsn is None else lsn
+        commit_us = None if commit_time is None else _us_of(commit_time)
+        lsn = self.lsn + 100 if lsn is None else lsn
+        if lsn <= self.lsn:
+            raise ConfigError(
+                "the LSN of a commit is not higher than that of the last one",
+                hint="omit it, or pass a higher one",
+                lsn=lsn,
+                last_lsn=self.lsn,
+            )
+        records = []
         for number, change in enumerate(changes, 1):
             begins = any(one.op == "r" and one.table is change.table for one in changes[number:])
             is_copy = change.op == "r" or (change.op == "t" and begins)
-            self._records.append(self._record(change, self.lsn, number, is_copy=is_copy, commit_us=commit_us))
-        return self.lsn
+            records.append(self._record(change, lsn, number, is_copy=is_copy, commit_us=commit_us))
+        self._records += records
+        self.lsn, self._commit_us = lsn, self._commit_us if commit_us is None else commit_us
+        return lsn
 
     def _record(
+        self, change: Change, lsn: int, number: int, *, is_copy: bool, commit_us: int | None
+    ) -> dict[str, Any]:
+        try:
+            return self._written(change, lsn, number, is_copy=is_copy, commit_us=commit_us)
+        except Exception:
+            wrong = {*change.table.misfits(change.before), *change.table.misfits(change.after)}
+            if not wrong:
+                raise
+        raise ConfigError(  # outside the handler, because the text of fastavro's error may have the row
+            "a value is none of its column's type, or a column of the key is null",
+            hint="pass Decimal with the digits of numeric, datetime for timestamps, date, time, text for "
+            "json and uuid",
+            table=change.table.name,
+            columns=", ".join(sorted(wrong)),
+        )
+
+    def _written(
         self, change: Change, lsn: int, number: int, *, is_copy: bool, commit_us: int | None
     ) -> dict[str, Any]:
         table, row = change.table, change.after or change.before
         schema, _, name = table.name.partition(".")
         source = _SOURCE | {
             "name": self.prefix, "schema": schema, "table": name, "timeline": 1, "commit_lsn": lsn, "lsn": lsn,
-            "tx_seq": number, "snapshot": "true" if is_copy else "false", "unchanged": change.unchanged,
+            "tx_seq": number, "snapshot": "true" if is_copy else "false",
+            "unchanged": [*(table.fields_of(dict.fromkeys(change.unchanged)) or ())],
             "ts_ms": (commit_us or 0) // 1000, "ts_us": commit_us,
         }  # fmt: skip
-        envelope = {"before": change.before, "after": change.after, "source": source, "op": change.op}
+        before, after = table.fields_of(change.before), table.fields_of(change.after)
+        envelope = {"before": before, "after": after, "source": source, "op": change.op}
         key = None
         if table.key_text is not None and row is not None and change.op != "t":
-            columns = {name: row[name] for name in table.key}
+            columns = table.fields_of({name: row[name] for name in table.key}) or {}
             key = _framed(
                 self._schemas.number(key_subject(table.topic), table.key_text), table.key_text, columns
             )
@@ -210,7 +281,7 @@ class Database:
         return {
             "topic": table.topic,
             "partition": 0,
-            "offset": next(self._offsets),
+            "offset": len(self._records) + number - 1,
             "key": key,
             "value": value,
         }
@@ -240,6 +311,7 @@ class Database:
         `loading`: tables that are still copied. `stored_as_scd_type`: of a new target; 2 is read by `history`, too.
         Raises what ends a mirror.
         """
+        check_choices(stored_as_scd_type=stored_as_scd_type)
         storage = open_storage(target)
         start = read_latest(storage) or TargetVersion(
             self.prefix, DEFAULT_BUCKETS, cluster="testing", scd_type=stored_as_scd_type

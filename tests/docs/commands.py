@@ -52,8 +52,13 @@ def _row(action: argparse.Action) -> str:
     takes_value = bool(action.option_strings) and action.nargs != 0
     name = ", ".join(f"`{word} {value}`" if takes_value else f"`{word}`" for word in words)
     more = " (required)" if action.required and action.option_strings else ""
-    return f"| {name} | {_text(action.help or '')}{more} |"
+    return f"| {name} | {_text(_help(action))}{more} |"
+
+
+def _help(action: argparse.Action) -> str:
+    """Return the help with the values that argparse puts into it, such as the default."""
+    return (action.help or "") % vars(action)
 
 
 def _text(words: str) -> str:
-    return words.replace("%%", "%").replace("|", "\\|").replace("<", "&lt;")
+    return words.replace("|", "\\|").replace("<", "&lt;")

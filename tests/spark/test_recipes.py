@@ -119,7 +119,6 @@ def test_the_blocks_of_the_page_run(
         "/etc/cdcd/cdcd.yaml": configure(topics, tmp_path),
         "/data/": f"{tmp_path}/",
         "16/B374D848": format_lsn(30),
-        "shop.public.": f"{topics.prefix}.public.",
     }
     page = blocks(PAGE)
     for old in here:

@@ -95,7 +95,7 @@ def test_only_tracked_columns_make_versions(spark: SparkSession, items: Batches)
     assert len(versions_of(spark, items.target)) == 3
     with pytest.raises(ConfigError, match="no such column"):
         versions_of(spark, items.target, track_history_column_list=["nmae"])
-    with pytest.raises(ConfigError, match="not both"):
+    with pytest.raises(ConfigError, match="exclude each other"):
         versions_of(
             spark, items.target, track_history_column_list=[], track_history_except_column_list=["note"]
         )

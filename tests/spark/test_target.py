@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
-from cdcd.spark import read_mirror, testing
+from cdcd.spark import mirror, read_mirror, testing
 from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.target import ownership as targets
 from cdcd.spark.target.commit_log import path_of, read_latest
@@ -58,6 +58,21 @@ def test_a_target_that_another_process_writes_to_is_refused_and_free_when_that_i
                 take(tmp_path)
         other.kill()
         take(tmp_path)
+
+
+def test_a_mirror_that_has_ended_or_did_not_start_leaves_its_target_to_another_process(
+    spark: SparkSession, topics: TopicsWriter, tmp_path: Path
+) -> None:
+    """The process goes on, such as a notebook, and would hold the lock until its end."""
+    items = topics.table("items", [column("id", "int", required=True)])
+    topics.commit(10, topics.change(items, "c", 10, 1, after={"id": 1}))
+    run_mirror(spark, topics, tmp_path)
+    with another_process(tmp_path):
+        pass
+    with pytest.raises(SparkReadError, match="another format"):
+        mirror(spark, topics.connection, str(tmp_path), format="iceberg")
+    with another_process(tmp_path):
+        pass
 
 
 class Running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -120,5 +121,68 @@ def test_wrong_names_and_types_are_errors() -> None:
         Table("public.t", {"id": "geometry"})
     with pytest.raises(ConfigError, match=r"key has columns that the table public\.t lacks: id"):
         Table("public.t", {"a": "int"}, key=["id"])
-    with pytest.raises(ConfigError, match="no columns b"):
-        Table("public.t", {"a": "int"}).insert(b=1)
+    for call in (Table.insert, Table.delete, Table.copied):
+        with pytest.raises(ConfigError, match=r"no columns b -> .*the columns are a"):
+            call(Table("public.t", {"a": "int"}), b=1)
+    with pytest.raises(ConfigError, match=r"no columns b -> .*the columns are a"):
+        Table("public.t", {"a": "int"}).update(unchanged=["b"], a=1)
+    with pytest.raises(ConfigError, match=r"unchanged has to be a list of names"):
+        Table("public.t", {"a": "int"}).update(unchanged="a")
+    with pytest.raises(ConfigError, match="key has to be a list of names"):
+        Table("public.t", {"id": "int"}, key="id")
+    for name in ("t", "public.", ".t"):
+        with pytest.raises(ConfigError, match=r"not that of a schema and a table.*-> write SCHEMA\.TABLE"):
+            Table(name, {"id": "int"})
+
+
+def test_names_with_any_characters(spark: SparkSession, tmp_path: Path) -> None:
+    """A name that Avro or Kafka does not allow is the column's, the key's, and the table's, as with a daemon."""
+    odd = Table('Ein Schema."Straße 1"', {"id nr": "int", "größe": "int", "a-b": "text"}, key=["id nr"])
+    shop = Database(odd)
+    shop.commit(odd.insert(**{"id nr": 1, "größe": 7, "a-b": "x"}))
+    shop.commit(odd.update({"id nr": 1}, unchanged=["a-b"], **{"id nr": 1, "größe": 8}))
+    (first, last) = decode(shop.frame(spark), topic=odd.topic, connection=shop.connection).collect()
+    assert first["after"].asDict() == {"id nr": 1, "größe": 7, "a-b": "x"}
+    assert (last["unchanged"], last["key"].asDict()) == (["a-b"], {"id nr": 1})
+    (row,) = shop.mirror(tmp_path).table(odd.topic).drop_columns(["__special"]).to_pylist()
+    assert row == {"id nr": 1, "größe": 8, "a-b": "x"}
+    assert odd.topic == "testing.Ein_u0020Schema._u0022Stra_u00DFe_u00201_u0022"
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"total": Decimal(1)}, "id"),
+        ({"id": "secret"}, "id"),
+        ({"id": 2**70}, "id"),
+        ({"id": 1, "total": 1.5}, "total"),
+        ({"id": 1, "total": Decimal("1.555")}, "total"),
+        ({"id": 1, "note": {"a": "secret"}, "paid_at": "secret"}, "note, paid_at"),
+    ],
+)
+def test_a_value_of_another_type_is_an_error_that_names_its_column_and_not_the_row(
+    tmp_path: Path, row: dict[str, Any], columns: str
+) -> None:
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    first = shop.commit(orders.insert(id=1))
+    expected = rf"none of its column's type.*\[table=public\.orders columns={columns}\]"
+    with pytest.raises(ConfigError, match=expected) as raised:
+        shop.commit(orders.insert(id=7), orders.insert(**row))
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
+    assert shop.lsn == first
+    shop.commit(orders.insert(id=2))
+    assert [one["id"] for one in _rows(shop.mirror(tmp_path), orders)] == [1, 2], (
+        "nothing of the commit is there"
+    )
+
+
+def test_commits_are_in_their_order(tmp_path: Path) -> None:
+    orders = Table("public.orders", {"self": "int"}, key=["self"])
+    shop = Database(orders)
+    assert shop.commit(orders.insert(self=1), lsn=500) == 500
+    with pytest.raises(ConfigError, match="not higher than that of the last one"):
+        shop.commit(orders.insert(self=2), lsn=500)
+    with pytest.raises(ConfigError, match="unknown stored_as_scd_type"):
+        shop.mirror(tmp_path, stored_as_scd_type=3)  # type: ignore[arg-type]
+    assert shop.mirror(tmp_path).table(orders.topic)["self"].to_pylist() == [1]

@@ -25,7 +25,8 @@ from cdcd.spark.applying.changed_table import RESERVED, ChangedTable, TableRule
 from cdcd.spark.applying.scd import DELETE, OP, SEQUENCE, TRUNCATE, UNSENT, UPSERT
 from cdcd.spark.formats.delta_access import check_delta_target, require_delta
 from cdcd.spark.session import is_remote
-from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.storage.uri import Storage, Target, open_storage
+from cdcd.spark.target.commit_log import has_version
 
 __all__ = ["apply_changes"]
 
@@ -73,6 +74,7 @@ def apply_changes(
     require_delta("apply_changes", "it is called")
     storage = open_storage(target, target_options)
     check_delta_target(storage)
+    _refuse_mirror(storage)
     given = _Parameters(
         source=source,
         keys=tuple(_names(source, "keys", keys)),
@@ -96,6 +98,16 @@ def apply_changes(
         table.apply(frame.toArrow())
         return None
     return _started(frame, table.apply, checkpoint, trigger or {})
+
+
+def _refuse_mirror(target: Storage) -> None:
+    """Raise ConfigError for the target of a mirror: its next start would remove the files of the table."""
+    if has_version(target):
+        raise ConfigError(
+            "the target of apply_changes is that of a mirror",
+            hint="choose an empty target",
+            target=target.uri,
+        )
 
 
 Apply = Callable[[pa.Table, tuple[str, int] | None], bool]

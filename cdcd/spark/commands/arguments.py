@@ -137,6 +137,12 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     _add_connection(command)
     _add_target(command)
+    command.add_argument(
+        "--table",
+        metavar="NAMES",
+        help="mirror these tables only: SCHEMA.TABLE, with commas, or patterns such as 'public.*' of the tables that "
+        "have a topic at the start; default: all, also later ones",
+    )
     _add_trigger(command)
     command.add_argument(
         "--format",

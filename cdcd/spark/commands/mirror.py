@@ -14,9 +14,12 @@ from pyspark.sql import SparkSession
 from cdcd.spark.commands.arguments import trigger_of
 from cdcd.spark.commands.register import lasting
 from cdcd.spark.commands.running import connection_of, run_query
+from cdcd.spark.mirroring.arguments import check_history
 from cdcd.spark.mirroring.batch_source import seconds_of
 from cdcd.spark.mirroring.query import MirrorQuery
 from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.source.table_options import split_names
+from cdcd.spark.storage.uri import open_storage
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,6 +29,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQuery]:
     connection = connection_of(options)
+    retain_s = seconds_of(options.retain)
+    history_retain_s = None if options.history_retain is None else seconds_of(options.history_retain)
+    check_history(history_retain_s, options.scd)
+    open_storage(options.target, dict(options.target_option))
     return lambda spark: mirror(
         lasting(spark, options.catalog),
         connection,
@@ -40,10 +47,11 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         accept_gaps=options.accept_gaps,
         accept_cluster=options.accept_cluster,
         on_error=options.on_error,
-        retain_s=seconds_of(options.retain),
+        retain_s=retain_s,
         retry_s=options.retry_s,
         metrics_port=options.metrics_port,
         metrics_host=options.metrics_host,
         catalog=options.catalog,
-        history_retain_s=None if options.history_retain is None else seconds_of(options.history_retain),
+        history_retain_s=history_retain_s,
+        tables=split_names(options.table or ""),
     )

@@ -8,6 +8,7 @@ Must not: change the resources of a cluster.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -32,7 +33,7 @@ log = logging.getLogger("cdcd.spark")
 def log_to(stream: TextIO) -> None:
     """Write the log to a stream, without py4j's lines."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=stream)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def connection_of(options: argparse.Namespace) -> Connection:
@@ -77,4 +78,5 @@ def _run(
     try:
         return run_to_end(lambda: start(spark), stopping)
     finally:
-        spark.stop()
+        with contextlib.suppress(Exception):  # a signal to all processes of a command ends the JVM, too
+            spark.stop()

@@ -34,6 +34,7 @@ from cdcd.spark.decoding.change_columns import (
 )
 from cdcd.spark.decoding.engine import Engine, is_on_jvm
 from cdcd.spark.decoding.lost_columns import LostColumns
+from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.decoding.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.decoding.schemas import (
     NotASchema,
@@ -76,7 +77,7 @@ def decode(
     have a column of incompatible types; ConfigError for an unknown policy, or for "spark-avro" without the package.
     """
     _check("engine", engine, Engine)
-    _check_names(columns=columns, source=source)
+    check_lists(columns=columns, source=source)
     topics = (topic,) if isinstance(topic, str) else tuple(dict.fromkeys(topic))
     if not topics:
         raise ConfigError("decode needs a topic", hint='name it: topic="shop.public.orders"')
@@ -176,12 +177,6 @@ def _check(parameter: str, value: str, policy: Any) -> None:
     known = get_args(policy)
     if value not in known:
         raise ConfigError(f"{parameter} has an unknown value", hint=f"choose {', '.join(known)}", value=value)
-
-
-def _check_names(**given: Sequence[str] | None) -> None:
-    for parameter, names in given.items():
-        if isinstance(names, str):  # a sequence too, of its letters
-            raise ConfigError(f"{parameter} has to be a list of names", hint=f"write {parameter}=[...]")
 
 
 def _schema_of(schemas: SchemaSet, number: int) -> Any:

@@ -37,10 +37,9 @@ from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import TableEntry, TargetVersion
 
-__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "Read", "is_table"]
+__all__ = ["BatchReport", "MirrorBatches", "Observer", "OnError", "Read", "is_table"]
 
 OnError = Literal["park", "fail"]
-ON_ERROR: tuple[OnError, ...] = ("park", "fail")
 IDLE_S = 1.0
 """The shortest time between two positions that are published without a change."""
 EXPIRED_S = 60.0

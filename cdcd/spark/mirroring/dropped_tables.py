@@ -39,7 +39,7 @@ def drop_table(target: Target, table: str, *, target_options: Mapping[str, str] 
     storage = open_storage(target, target_options)
     for attempt in range(1, ATTEMPTS + 1):
         before = read_mirror(storage).version
-        topic = _topic(before, table)
+        topic = _topic(before, table, storage.uri)
         try:
             without = without_table(before, topic)
             return TargetWriter(storage, before).publish(without, until_s=-math.inf).number
@@ -49,8 +49,8 @@ def drop_table(target: Target, table: str, *, target_options: Mapping[str, str] 
     raise AssertionError("the last attempt returns or raises")
 
 
-def _topic(version: TargetVersion, table: str) -> str:
-    found = topics_of([table], version.prefix, version.tables)
+def _topic(version: TargetVersion, table: str, target: str) -> str:
+    found = topics_of([table], version.prefix, version.tables, target=target)
     if len(found) > 1:
         raise SparkReadError("several tables have such a name", hint="name one of them", table=table)
     return found[0]

@@ -28,8 +28,9 @@ from cdcd.spark.decoding.schemas import access_of
 from cdcd.spark.formats.delta_access import check_delta_target, require_delta
 from cdcd.spark.formats.iceberg_access import require_iceberg
 from cdcd.spark.formats.readable_paths import check_new_target
+from cdcd.spark.mirroring.arguments import check_choices, check_history, check_names, check_numbers
 from cdcd.spark.mirroring.batch_source import seconds_of
-from cdcd.spark.mirroring.batches import ON_ERROR, BatchReport, OnError
+from cdcd.spark.mirroring.batches import BatchReport, OnError
 from cdcd.spark.mirroring.metrics import MirrorMetrics
 from cdcd.spark.mirroring.metrics_server import MetricsServer, Page
 from cdcd.spark.mirroring.query import MirrorQuery
@@ -38,6 +39,8 @@ from cdcd.spark.mirroring.session import MirrorSessions, MirrorSettings
 from cdcd.spark.reading.catalog import Catalog, namespace_of
 from cdcd.spark.reading.catalog_updates import CatalogUpdates
 from cdcd.spark.session import is_remote
+from cdcd.spark.source.prefix_topics import existing_tables
+from cdcd.spark.source.table_options import topics_of
 from cdcd.spark.storage.uri import FORMS, open_storage
 from cdcd.spark.target.commit_log import has_version
 from cdcd.spark.target.mirror_sizes import (
@@ -48,8 +51,8 @@ from cdcd.spark.target.mirror_sizes import (
     DEFAULT_RETRY_S,
     LOCAL_HOST,
 )
-from cdcd.spark.target.ownership import refuse_anothers, take
-from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
+from cdcd.spark.target.ownership import refuse_anothers, release, take
+from cdcd.spark.target.versions import ScdType, TableFormat
 
 AVAILABLE_NOW = "available_now"
 _NOT_REMOTE_HINT = (
@@ -71,6 +74,7 @@ def mirror(
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
     driver_bytes: int = DEFAULT_DRIVER_MB << 20,
+    tables: Sequence[str] = (),
     topics: Sequence[str] = (),
     accept_gaps: bool = False,
     accept_cluster: bool = False,
@@ -90,7 +94,8 @@ def mirror(
     `format`: of the tables of a new target: Parquet files, which need the commit log, or Delta or Iceberg tables.
     `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
-    `topics`: read these only, default: all of the prefix; the target must have no table of another one.
+    `tables`: mirror these only, by names or patterns of tables that have a topic now, or `topics`: those of these
+    topics; default: all of the prefix, also later ones. The target must have no other table.
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
     `on_error`: "park" leaves a table whose records are not a consistent history as it was before them, and updates
@@ -107,28 +112,26 @@ def mirror(
         raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
     connection = _connection(connection, config, target)
     access_of(connection)
-    if on_error not in ON_ERROR:
-        raise ConfigError(f"unknown on_error {on_error!r}; use {' or '.join(ON_ERROR)}")
-    if format not in TABLE_FORMATS:
-        raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
+    check_choices(on_error=on_error, format=format, stored_as_scd_type=stored_as_scd_type)
+    check_numbers(
+        buckets=buckets, max_rows=max_rows, driver_bytes=driver_bytes, retain_s=retain_s, retry_s=retry_s
+    )
+    check_history(history_retain_s, stored_as_scd_type)
+    check_names(tables, topics)
     if format == "delta":
         require_delta()
         check_delta_target(open_storage(target, target_options))
     if format == "iceberg":
         require_iceberg()
-    if stored_as_scd_type not in SCD_TYPES:
-        raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
-    if history_retain_s is not None and (stored_as_scd_type != 2 or history_retain_s <= 0):
-        raise ConfigError(
-            "the retention of the history needs a mirror with a history, and a time above 0",
-            hint="pass history_retain_s > 0 with stored_as_scd_type=2 (--history-retain with --scd 2), or neither",
-        )
+    interval_s = None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds")
+    if tables:
+        topics = topics_of(tables, connection.prefix, existing_tables(connection))
     settings = MirrorSettings(
         connection,
         target,
         target_options,
         {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {}),
-        None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds"),
+        interval_s,
         buckets,
         driver_bytes,
         accept_gaps,
@@ -157,14 +160,15 @@ def _started(
         check_new_target(storage, settings.table_format)
     held = take(storage)
     server = None
-    if metrics_port is not None:
-        server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
     try:
+        if metrics_port is not None:
+            server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
         first = sessions.open()
         register(sessions.spark)
     except BaseException:
         if server is not None:
             server.close()
+        release(held)
         raise
     if namespace is not None:
         catalog = Catalog(sessions.spark, namespace, settings.target_options or {})
@@ -179,6 +183,7 @@ def _started(
                 sessions.catalog.end()
             if server is not None:
                 server.close()
+            release(held)
 
     port = None if server is None else server.port
     held.query = MirrorQuery(run, f"mirror of {settings.connection.prefix}", port)
@@ -199,5 +204,8 @@ def _connection(connection: Connection | None, config: str | None, target: str) 
     if not target:
         raise ConfigError("the mirror has no target", hint=f"pass target: {FORMS}")
     if (connection is None) == (config is None):
-        raise ConfigError("the mirror needs a connection or the path of the daemon's configuration, not both")
+        raise ConfigError(
+            "the mirror needs a connection or the path of the daemon's configuration",
+            hint='pass one of them, such as config="/etc/cdcd/cdcd.yaml"',
+        )
     return connection_from({"config": config}) if config is not None else connection  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cdcd.errors import SparkReadError, TablesParked
 from cdcd.spark.reading.mirror import Mirror, parked_for
-from cdcd.spark.source.table_options import named_topic
+from cdcd.spark.source.table_options import missing_table, named_topic
 
 __all__ = ["refuse_loading", "refuse_parked", "refuse_unfinished", "topic_of"]
 
@@ -24,7 +24,7 @@ def topic_of(opened: Mirror, table: str) -> str:
     """Return the topic of a table by one of its names. Raises SparkReadError if there is none."""
     topic = named_topic(table, opened.version.prefix, opened.topics)
     if topic is None:
-        raise SparkReadError("the mirror has no such table", table=table, target=opened.target.uri)
+        raise missing_table(table, opened.version.prefix, opened.topics, target=opened.target.uri)
     return topic
 
 

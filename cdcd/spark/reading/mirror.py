@@ -23,7 +23,7 @@ from cdcd.lsn import end_of_commits, format_lsn, parse_lsn
 from cdcd.spark.reading.table_frame import table_frame
 from cdcd.spark.storage.uri import Storage, Target, open_storage
 from cdcd.spark.tables.table_files import count_rows, read_table
-from cdcd.spark.target.commit_log import find_version, newer_versions, read_latest, read_version
+from cdcd.spark.target.commit_log import find_version, newer_versions, no_mirror, read_latest, read_version
 from cdcd.spark.target.reached import Wanted, missing, reached_lsn
 from cdcd.spark.target.shape import KEY
 from cdcd.spark.target.versions import Parked, TableEntry, TableFormat, TargetVersion
@@ -120,14 +120,22 @@ class Mirror:
         version = self._entry(topic).table_version
         if version is None or self.version.table_format != table_format:
             raise SparkReadError(
-                f"the table is no {table_format.capitalize()} table", topic=topic, target=self.target.uri
+                f"the table is no {table_format.capitalize()} table",
+                hint=f"the format of the mirror is {self.version.table_format}; `frame` and `table` read each",
+                topic=topic,
+                target=self.target.uri,
             )
         return f"{self.target.uri}/{self.version.folder_of(topic)}", version
 
     def _entry(self, topic: str) -> TableEntry:
         entry = self.version.tables.get(topic)
         if entry is None:
-            raise SparkReadError("the mirror has no such table", topic=topic, target=self.target.uri)
+            raise SparkReadError(
+                "the mirror has no table of this topic",
+                hint="pass one of `topics` of the mirror, such as shop.public.orders",
+                topic=topic,
+                target=self.target.uri,
+            )
         return entry
 
 
@@ -142,7 +150,7 @@ def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at:
     if at is None:
         version = read_latest(storage)
         if version is None:
-            raise SparkReadError("there is no mirror", target=storage.uri)
+            raise no_mirror(storage)
         return Mirror(storage, version)
     if isinstance(at, str) and (found := _NUMBER.fullmatch(at)):
         return Mirror(storage, _version_of(storage, int(found[1]), found[2] or ""))
@@ -190,7 +198,7 @@ def _sought(at: At) -> dict[str, int]:
         moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     except ValueError:
         raise _neither() from None
-    if moment.tzinfo is None:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise _neither()
     return {"time_us": (moment - EPOCH) // timedelta(microseconds=1)}
 
@@ -227,23 +235,43 @@ def wait(
     copied needs both.
     """
     storage = open_storage(target, target_options)
-    lsn = parse_lsn(lsn) if isinstance(lsn, str) else lsn
+    lsn = _lsn_of(lsn)
     wanted = Wanted(end_of_commits(lsn), timeline, slot, system_identifier)
     deadline_s = time.monotonic() + timeout_s
     version = read_latest(storage)
     while True:
         is_over = time.monotonic() > deadline_s
-        why = {"reached": format_lsn(0)} if version is None else missing(version, wanted)
+        why = {} if version is None else missing(version, wanted)
         if version is not None and not why:
             opened = Mirror(storage, version)
             if _has_all_tables(opened, is_over=is_over, loading=loading, parked=parked):
                 return opened
         elif is_over:
-            raise MirrorBehind(
-                "the mirror has not reached the LSN in time", target=storage.uri, lsn=format_lsn(lsn), **why
-            )
+            raise _behind(storage, lsn, why)
         time.sleep(LOOK_AGAIN_S)
         version = _newer(storage, version)
+
+
+def _behind(storage: Storage, lsn: int, why: Mapping[str, str]) -> MirrorBehind:
+    """Return the error of a mirror that lacks commits. `why`: what it has instead; empty if there is no mirror."""
+    if not why:
+        return MirrorBehind(
+            "there is no mirror at the target, also at the end of the time",
+            hint="correct the target, or start the mirror: "
+            "`python -m cdcd.spark mirror --config FILE --target TARGET`",
+            target=storage.uri,
+        )
+    return MirrorBehind(
+        "the mirror has not reached the LSN in time", target=storage.uri, lsn=format_lsn(lsn), **why
+    )
+
+
+def _lsn_of(lsn: int | str) -> int:
+    """Return an LSN as a number. Raises ConfigError."""
+    try:
+        return parse_lsn(lsn) if isinstance(lsn, str) else lsn
+    except ValueError as error:
+        raise ConfigError(str(error), hint="write it as PostgreSQL prints it, such as 16/B374D848") from None
 
 
 def _has_all_tables(opened: Mirror, *, is_over: bool, loading: bool, parked: bool) -> bool:

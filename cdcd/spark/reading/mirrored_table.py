@@ -51,7 +51,9 @@ class MirroredTable:
     def entry(self) -> TableEntry:
         """Return the table in the version to read. Raises SparkReadError, TablesParked, StorageError."""
         opened = read_mirror(self.target, at=self.at)
-        topic, *others = topics_of([self.name], opened.version.prefix, opened.topics)
+        topic, *others = topics_of(
+            [self.name], opened.version.prefix, opened.topics, target=opened.target.uri
+        )
         if others:
             raise ConfigError("the option table of a mirror names one table", hint="name one of them")
         refuse_unfinished(opened, topic, loading=self.with_loading, parked=self.with_parked)
@@ -80,7 +82,7 @@ def mirrored_table(options: Mapping[str, str]) -> MirroredTable:
         raise ConfigError("a mirror is read by table", hint="set the option table, such as public.orders")
     for name in _SWITCHES:
         if given.get(name, "false").lower() not in ("true", "false"):
-            raise ConfigError(f"option {name} has to be true or false")
+            raise ConfigError(f"option {name} has to be true or false", hint="write true, or omit the option")
     of_storage = {
         name.removeprefix(OF_STORAGE): value for name, value in given.items() if name.startswith(OF_STORAGE)
     }

@@ -16,6 +16,7 @@ from datetime import timedelta
 from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.escaped_names import unescape
 from cdcd.lsn import format_lsn
+from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.reading.mirror import EPOCH, Mirror
 from cdcd.spark.reading.plain_history import ADDED, HistoryQuery
 from cdcd.spark.reading.plain_query import TableQuery
@@ -57,7 +58,7 @@ def plain_views(
     """
     chosen = DIALECTS.get(dialect)
     if chosen is None:
-        raise ConfigError(f"unknown dialect {dialect!r}; use {' or '.join(DIALECTS)}")
+        raise ConfigError(f"unknown dialect {dialect!r}", hint=f"use {' or '.join(DIALECTS)}")
     table_format = opened.version.table_format
     if table_format not in chosen.formats:
         raise ConfigError(
@@ -65,7 +66,8 @@ def plain_views(
             "dialect",
             hint="use cdcd.spark.consistent_view, or the dialect duckdb",
         )
-    topics = topics_of(tables, opened.version.prefix, opened.topics)
+    check_lists(tables=tables)
+    topics = topics_of(tables, opened.version.prefix, opened.topics, target=opened.target.uri)
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
     names = view_names(named.values(), prefix)
     found = []

@@ -24,6 +24,7 @@ from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.decoding.events import BEGUN_ANEW, SNAPSHOT, TRUNCATES
 from cdcd.spark.decoding.exact_json import EXACT_JSON
+from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.reading.chosen_table import refuse_unfinished, topic_of
 from cdcd.spark.reading.mirror import At, read_mirror
 from cdcd.spark.storage.uri import Storage, Target
@@ -78,11 +79,19 @@ def history(
             target=opened.target.uri,
         )
     if entry.keyed is False:
-        raise SparkReadError("a table without a key has no history", table=table, target=opened.target.uri)
+        raise SparkReadError(
+            "a table without a key has no history",
+            hint="create a primary key, then copy the table again; `consistent_view` has its current rows",
+            table=table,
+            target=opened.target.uri,
+        )
     names = [one.name for one in entry.fields]
     if taken := sorted(set(names) & set(ADDED)):
         raise SparkReadError(
-            "the table has columns with names of the history", table=table, columns=", ".join(taken)
+            "the table has columns with names of the history",
+            hint="rename them in PostgreSQL; `consistent_view` has the current rows",
+            table=table,
+            columns=", ".join(taken),
         )
     refuse_unfinished(opened, topic, loading=loading, parked=parked)
     tracked = _tracked(names, track_history_column_list, track_history_except_column_list)
@@ -92,9 +101,17 @@ def history(
 def _tracked(names: Sequence[str], only: Sequence[str] | None, without: Sequence[str] | None) -> list[str]:
     """Return the columns whose changes make a version. Raises ConfigError."""
     if only is not None and without is not None:
-        raise ConfigError("pass track_history_column_list or track_history_except_column_list, not both")
+        raise ConfigError(
+            "track_history_column_list and track_history_except_column_list exclude each other",
+            hint="pass only one of them",
+        )
+    check_lists(track_history_column_list=only, track_history_except_column_list=without)
     if unknown := sorted({*(only or ()), *(without or ())} - set(names)):
-        raise ConfigError("the table has no such column", columns=", ".join(unknown))
+        raise ConfigError(
+            "the table has no such column",
+            hint=f"correct the name; the columns are {', '.join(names)}",
+            columns=", ".join(unknown),
+        )
     if only is not None:
         return list(only)
     return [name for name in names if name not in (without or ())]

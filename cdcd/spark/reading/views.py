@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import SparkReadError
 from cdcd.escaped_names import unescape
+from cdcd.spark.decoding.name_lists import check_lists
 from cdcd.spark.reading.chosen_table import refuse_loading, refuse_parked
 from cdcd.spark.reading.mirror import At, Mirror, read_mirror
 from cdcd.spark.reading.substitution import OWN_NAMES, SUBSTITUTED, substitutes
@@ -56,7 +57,12 @@ class ConsistentView:
     def table(self, name: str) -> DataFrame:
         """Return a table by its name, `schema.table`."""
         if name not in self.frames:
-            raise SparkReadError("the view has no such table", table=name, has=", ".join(sorted(self.frames)))
+            raise SparkReadError(
+                "the view has no such table",
+                hint="correct the name, or name the table in `tables` of consistent_view",
+                table=name,
+                has=", ".join(sorted(self.frames)),
+            )
         return self.frames[name]
 
 
@@ -77,8 +83,9 @@ def consistent_view(
     leaves them out, and a name is an error. `parked`: also of tables that are of an earlier commit.
     `prefix`: threads of one session need one each, or they replace each other's views. The views that an earlier call
     with the same target and prefix has made, and this one does not, are dropped, unless another call replaced them.
-    Raises TablesParked, SparkReadError.
+    Raises TablesParked, SparkReadError, ConfigError.
     """
+    check_lists(tables=tables)
     opened = read_mirror(target, target_options, at=at)
     topics = _topics(opened, tables, loading=loading)
     refuse_parked(opened, topics, loading=loading, parked=parked)
@@ -132,7 +139,7 @@ def _note_owners(spark: SparkSession, owners: Mapping[str, list[str]]) -> None:
 
 def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str]:
     """Return the topics of the tables, without those that are still copied."""
-    chosen = topics_of(tables, opened.version.prefix, opened.topics)
+    chosen = topics_of(tables, opened.version.prefix, opened.topics, target=opened.target.uri)
     if loading:
         return list(chosen)
     copied = set(opened.loading)

@@ -77,11 +77,13 @@ def wrong_switches(given: Mapping[str, str], names: Iterable[str]) -> Iterator[s
             yield f"option {name} has to be true or false"
 
 
-def topics_of(tables: Iterable[str], prefix: str, existing: Iterable[str]) -> tuple[str, ...]:
+def topics_of(
+    tables: Iterable[str], prefix: str, existing: Iterable[str], *, target: str | None = None
+) -> tuple[str, ...]:
     """Return the topics of the tables, each once, sorted for a pattern. `existing`: topics of tables.
 
-    A table's name is its topic's without the prefix, or PostgreSQL's with all its characters. Raises SparkReadError
-    for one that does not exist.
+    A table's name is its topic's without the prefix, or PostgreSQL's with all its characters. `target`: of the mirror
+    whose tables these are, None: they are those of Kafka. Raises SparkReadError for one that does not exist.
     """
     names = _by_name(prefix, existing)
     found: dict[str, None] = {}
@@ -89,7 +91,7 @@ def topics_of(tables: Iterable[str], prefix: str, existing: Iterable[str]) -> tu
         topic = _named(names, table)
         matched = _matched(names, table) if topic is None else [topic]
         if not matched:
-            raise _missing(table, prefix, names)
+            raise missing_table(table, prefix, names.values(), target=target)
         found.update(dict.fromkeys(matched))
     return tuple(found)
 
@@ -121,11 +123,23 @@ def _matched(names: Mapping[str, str], table: str) -> list[str]:
     ]
 
 
-def _missing(table: str, prefix: str, names: Iterable[str]) -> SparkReadError:
-    shown = {unescape(name).lower(): unescape(name) for name in names}
+def missing_table(
+    table: str, prefix: str, existing: Iterable[str], *, target: str | None = None
+) -> SparkReadError:
+    """Return the error of a name, or a pattern, that no table has. `target`: as for `topics_of`."""
+    shown = {unescape(name).lower(): unescape(name) for name in _by_name(prefix, existing)}
     near = [shown[one] for one in difflib.get_close_matches(table.lower(), shown, n=3)]
-    known = f"did you mean {' or '.join(near)}" if near else "correct the table or the prefix"
-    what = "no topic matches the pattern" if _PATTERN & set(table) else "the table has no topic"
+    meant = f"did you mean {' or '.join(near)}" if near else None
+    is_pattern = bool(_PATTERN & set(table))
+    if target is not None:
+        return SparkReadError(
+            "no table of the mirror matches the pattern" if is_pattern else "the mirror has no such table",
+            hint=meant or "correct the name; `python -m cdcd.spark status --target TARGET` lists the tables",
+            table=table,
+            target=target,
+        )
+    known = meant or "correct the table or the prefix"
+    what = "no topic matches the pattern" if is_pattern else "the table has no topic"
     return SparkReadError(
         what,
         hint=f"{known}; cdcd creates the topic of a table with its first row",

@@ -34,6 +34,7 @@ __all__ = [
     "find_version",
     "has_version",
     "newer_versions",
+    "no_mirror",
     "number_in",
     "oldest_version",
     "path_of",
@@ -105,7 +106,13 @@ def read_version(target: Target, number: int) -> TargetVersion:
     storage = open_storage(target)
     latest = read_latest(storage)
     if latest is None or number > latest.number:
-        raise SparkReadError("the target has no such version", target=storage.uri, version=number)
+        raise SparkReadError(
+            "the target has no such version",
+            hint="correct the number, or omit the position for the newest version",
+            target=storage.uri,
+            version=number,
+            newest=None if latest is None else latest.number,
+        )
     oldest = _oldest(storage, latest)
     if number < oldest.number:
         raise _expired(storage, oldest)
@@ -121,7 +128,7 @@ def find_version(target: Target, *, lsn: int | None = None, time_us: int | None 
     storage = open_storage(target)
     latest = read_latest(storage)
     if latest is None:
-        raise SparkReadError("there is no mirror", target=storage.uri)
+        raise no_mirror(storage)
     if lsn is not None:
         return _first_with(storage, latest, end_of_commits(lsn))
     assert time_us is not None
@@ -133,7 +140,7 @@ def oldest_version(target: Target) -> TargetVersion:
     storage = open_storage(target)
     latest = read_latest(storage)
     if latest is None:
-        raise SparkReadError("there is no mirror", target=storage.uri)
+        raise no_mirror(storage)
     return _oldest(storage, latest)
 
 
@@ -177,6 +184,16 @@ def _with_time(storage: Storage, version: TargetVersion) -> TargetVersion:
             target=storage.uri,
         )
     return version
+
+
+def no_mirror(storage: Storage) -> SparkReadError:
+    """Return the error of a target without a version."""
+    return SparkReadError(
+        "there is no mirror",
+        hint="correct the target, or start the mirror: "
+        "`python -m cdcd.spark mirror --config FILE --target TARGET`",
+        target=storage.uri,
+    )
 
 
 def _expired(storage: Storage, oldest: TargetVersion) -> SparkReadError:

@@ -1,7 +1,7 @@
 """The ownership of a mirror's target: one prefix of one Kafka cluster, and one writing process at a time.
 
-In: the storage, the prefix and the cluster's id.  Out: the version to continue from, and a lock, held until the
-process ends or another query of the process takes over. A bucket has no lock: there a start takes over the commit log
+In: the storage, the prefix and the cluster's id.  Out: the version to continue from, and a lock, held until it is
+released or the process ends. A bucket has no lock: there a start takes over the commit log
 (`target_writer.take_over`), and the earlier writer cannot publish any more.
 Invariant: offsets and LSNs of two clusters are not comparable, so a target of another cluster or prefix is refused. A
 start whose topics lack a table of the target is refused: the table would not change any more, and yet seem to be
@@ -92,6 +92,15 @@ def take(target: Target) -> Held:
     elif held.query is not None and held.query.isActive:
         raise StorageConflict("another query of this process writes to the target", target=name)
     return held
+
+
+def release(held: Held) -> None:
+    """Give up a lock: its query has ended, or did not start. Then another process may write to the target."""
+    for name in [name for name, one in _held.items() if one is held]:
+        del _held[name]
+    file, held.file = held.file, None
+    if file is not None:
+        os.close(file)
 
 
 def _locked(folder: Path) -> int:

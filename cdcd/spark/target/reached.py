@@ -57,6 +57,11 @@ def missing(version: TargetVersion, wanted: Wanted) -> dict[str, str]:
                 "reached": format_lsn(one.end_lsn),
                 "timeline": str(one.timeline or "unknown"),
                 "slot": slot,
+                **(
+                    {}
+                    if slot in version.positions
+                    else {"slots_of_mirror": ", ".join(sorted(version.positions))}
+                ),
             }
     return {}
 
