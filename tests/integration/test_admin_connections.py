@@ -133,7 +133,9 @@ async def test_a_request_that_drips_ends(sent: bytes, server: AdminServer, hasty
     dripping = asyncio.ensure_future(drip(writer, HEAD + b"X-Long: " + b"x" * 100_000))
     with contextlib.suppress(ConnectionError):
         await asyncio.wait_for(reader.read(), WITHIN_S)
-    assert not (dripping.done() and dripping.result())  # it is done, too, if it sees the end before the reader
+    assert not (
+        dripping.done() and dripping.result()
+    )  # it is done, too, if it sees the end before the reader
     dripping.cancel()
     writer.close()
 
