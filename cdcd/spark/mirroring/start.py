@@ -159,21 +159,22 @@ def _started(
     if not has_version(storage):
         check_new_target(storage, settings.table_format)
     held = take(storage)
-    server = None
+    server = first = None
     try:
         if metrics_port is not None:
             server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
         first = sessions.open()
         register(sessions.spark)
+        if namespace is not None:
+            catalog = Catalog(sessions.spark, namespace, settings.target_options or {})
+            sessions.catalog = CatalogUpdates(catalog, storage, sessions.metrics.registered)
+            sessions.catalog.note(first.batches.version)
     except BaseException:
-        if server is not None:
-            server.close()
+        for opened in (first, server):
+            if opened is not None:
+                opened.close()
         release(held)
         raise
-    if namespace is not None:
-        catalog = Catalog(sessions.spark, namespace, settings.target_options or {})
-        sessions.catalog = CatalogUpdates(catalog, storage, sessions.metrics.registered)
-        sessions.catalog.note(first.batches.version)
 
     def run(stopping: threading.Event) -> None:
         try:
