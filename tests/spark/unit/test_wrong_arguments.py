@@ -161,13 +161,13 @@ def test_the_errors_of_a_reader_are_about_the_mirror(
 ) -> None:
     """Neither about topics and offsets, which a reader does not have, nor about another target."""
     opened = read_mirror(target)
-    no_table = r"the mirror has no such table \[table=public\.itmes target=.*\] -> did you mean public\.items"
+    no_table = r"the mirror has no such table \[table=public\.itemz target=.*\] -> did you mean public\.items"
     with pytest.raises(SparkReadError, match=no_table):
-        consistent_view(NO_SPARK, target, tables=["public.itmes"])
+        consistent_view(NO_SPARK, target, tables=["public.itemz"])
     with pytest.raises(SparkReadError, match=no_table):
-        history(NO_SPARK, target, "public.itmes")
+        history(NO_SPARK, target, "public.itemz")
     with pytest.raises(SparkReadError, match=no_table):
-        plain_views(opened, tables=["public.itmes"])
+        plain_views(opened, tables=["public.itemz"])
     with pytest.raises(SparkReadError, match="no table of the mirror matches the pattern"):
         consistent_view(NO_SPARK, target, tables=["sales.*"])
     with pytest.raises(SparkReadError, match=r"no table of this topic.*-> pass one of `topics`"):
@@ -179,7 +179,7 @@ def test_the_errors_of_a_reader_are_about_the_mirror(
     for at in (None, "0/1"):
         with pytest.raises(SparkReadError, match=r"there is no mirror .*-> correct the target"):
             read_mirror(tmp_path / "shpo", at=at)
-    assert main(["drop-table", "--target", str(target), "--table", "public.itmes"]) == 2
+    assert main(["drop-table", "--target", str(target), "--table", "public.itemz"]) == 2
     assert "the mirror has no such table" in caplog.messages[-1]
 
 
