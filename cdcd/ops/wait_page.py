@@ -60,9 +60,9 @@ class WaitPage:
                 )
             await asyncio.wait([waiter], timeout=limit_s)
         if waiter.done() and not waiter.cancelled():
-            return _answered(
-                200, lsn=format_lsn(lsn), durable_lsn=format_lsn(waiter.result()), **self._source()
-            )
+            # at the start of a page the LSN is after a page header, and the commits' ends are before it
+            durable_lsn = format_lsn(max(lsn, waiter.result()))
+            return _answered(200, lsn=format_lsn(lsn), durable_lsn=durable_lsn, **self._source())
         waiter.cancel()
         durable = None if self._waits.lsn == INVALID_LSN else format_lsn(self._waits.lsn)
         status = self._status()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.lsn import end_of_commits
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.hints import apply, commands_in, hint_of, sql_in
@@ -67,8 +68,9 @@ def decide(server: PostgresServer, dbname: str, gid: str, *, commit: bool = True
 
 
 def wal_lsn(server: PostgresServer, dbname: str) -> int:
-    """Return the position of the next WAL record."""
-    return int(server.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn", dbname=dbname)[0][0])
+    """Return the end of the last WAL record."""
+    position = server.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn", dbname=dbname)
+    return end_of_commits(int(position[0][0]))
 
 
 def ids(events: list[Event]) -> list[int]:

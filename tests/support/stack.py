@@ -24,6 +24,7 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.lsn import end_of_commits
 from tests.support.cluster_copy import copy_cluster
 
 POSTGRES_MAJORS = (12, 13, 14, 15, 16, 17, 18)
@@ -228,7 +229,7 @@ def position_after(dsn: str, statement: str) -> int:
         cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
         row = cursor.fetchone()
         assert row is not None
-        return int(row[0])
+        return end_of_commits(int(row[0]))
 
 
 def written_position(server: PostgresServer) -> int:
@@ -237,7 +238,7 @@ def written_position(server: PostgresServer) -> int:
     A commit first makes the server write out the records in its WAL buffers.
     """
     position = server.execute("SELECT txid_current(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-    return int(position[0][1])
+    return end_of_commits(int(position[0][1]))
 
 
 def confirmed_position(server: PostgresServer, slot: str) -> int | None:
