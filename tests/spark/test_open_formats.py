@@ -114,7 +114,7 @@ def test_the_format_of_a_target_remains(
     with pytest.raises(SparkReadError, match="another format"):
         run_mirror(spark, topics, target)
     assert recorded_rows(opened, items) == newest_rows(target, "items", table_format) == [row(1)]
-    with pytest.raises(ConfigError, match="use .parquet. or .delta. or .iceberg."):
+    with pytest.raises(ConfigError, match=r"use .parquet. or .delta. or .iceberg."):
         mirror(spark, topics.connection, str(target), format="orc")  # type: ignore[arg-type]
 
 
