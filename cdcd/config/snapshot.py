@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from cdcd.config.dsn import Dsn
 from cdcd.config.format import Pattern, compile_pattern, without_null
 from cdcd.config.values import Names, Room, Whole, refuse
-from cdcd.recovery.snapshot_modes import COPYING_MODES, Mode, NewTablesPolicy
+from cdcd.recovery.snapshot_modes import COPYING_MODES, Mode, NewTablesPolicy, RewrittenTablesPolicy
 from cdcd.snapshot.load_limits import LoadLimits
 from cdcd.snapshot.selection import CopyRule, Selection
 
@@ -150,6 +150,13 @@ class Snapshot(Room):
         "while streaming), stream_only, or halt; default: snapshot if the mode copies tables, else stream_only",
         examples=["stream_only"],
     )
+    rewritten_tables: RewrittenTablesPolicy | None = Field(
+        default=None,
+        description="when PostgreSQL changes a table's rows without sending them (ADD COLUMN with a default, ALTER "
+        "TYPE), also while cdcd is stopped: snapshot (copy the table while streaming), or stream_only; default: "
+        "snapshot if the mode copies tables, else stream_only",
+        examples=["stream_only"],
+    )
 
     @property
     def standby(self) -> Dsn | None:
@@ -161,6 +168,11 @@ class Snapshot(Room):
     def new_tables_policy(self) -> NewTablesPolicy:
         """What happens to a table that joins a publication."""
         return self.new_tables or ("snapshot" if self.copies_tables else "stream_only")
+
+    @property
+    def rewritten_tables_policy(self) -> RewrittenTablesPolicy:
+        """What happens to a table whose rows PostgreSQL has changed without sending them."""
+        return self.rewritten_tables or ("snapshot" if self.copies_tables else "stream_only")
 
     @property
     def copies_tables(self) -> bool:

@@ -41,7 +41,7 @@ class IncompleteTables:
         self._topics = topics
 
     async def comparison_wanted(self, timeout_s: float) -> None:
-        """Return when a table has joined that no comparison has found, after this time at the latest.
+        """Return when a table has joined that no comparison has found, or was altered; after this time at the latest.
 
         At once if there is one already: the last comparison may have failed because of a lock, or was too early.
         """
@@ -72,6 +72,10 @@ class IncompleteTables:
             self._topics.join(relid, topic)
             if relid not in self._new.waiting:
                 self._is_wanted.set()
+
+    def altered(self) -> None:
+        """Note that a table of the stream has other columns: its earlier rows may have changed unsent."""
+        self._is_wanted.set()
 
     def begins(self, relid: int, topic: str, *, is_needed: bool) -> None:
         """Note that a copy begins. `is_needed`: without it readers lack rows that they had, or are to get."""

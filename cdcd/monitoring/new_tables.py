@@ -1,10 +1,15 @@
-"""The tables that have joined the publications, and whose earlier rows are to be copied (`snapshot.new_tables`).
+"""The tables whose rows are to be copied: those that have joined the publications (`snapshot.new_tables`), and those
+whose rows PostgreSQL has changed without sending them (`snapshot.rewritten_tables`).
 
-In: the published tables, at each comparison.  Out: `waiting`, the tables whose copy is not recorded yet.
+In: the published tables and their forms, at each comparison.
+Out: `waiting`, the tables whose copy is not recorded yet.
 Invariant: a table that joins is in `waiting`, which is stored together with the accepted state of the publications,
 until its copy is in the progress record: a crash in between loses neither. A table is not copied if a snapshot of
 this process has copied it, or if the stream has all of its rows from its creation on. If an earlier table of its name
-was published, readers may have rows that do not exist any more: the copy begins with a truncate event.
+was published, readers may have rows that do not exist any more: the copy begins with a truncate event. So does that
+of a table that was written anew: readers cannot tell which type a former value has. A table whose columns have only
+got values for earlier rows is copied over these rows. A copy that was at work at the change begins anew, because the
+part that it has copied lacks the change.
 Must not: start a copy.
 """
 
@@ -15,28 +20,38 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from cdcd.recovery.snapshot_modes import NewTablesPolicy
+from cdcd.recovery.snapshot_modes import NewTablesPolicy, RewrittenTablesPolicy
 from cdcd.source.new_tables import with_every_row
-from cdcd.source.publication_diff import Published
+from cdcd.source.publication_diff import NOTHING_STORED, Published, StoredTables, table_names
+from cdcd.source.table_forms import NO_FORMS, Forms, FoundForms, rewritten
 
 
 class TableChanges(NamedTuple):
     """The result of a comparison. `new`: the oids of new tables, each with whether its topic has rows from before.
 
     `gone`: the names of tables that were published before, are not published, and whose topics have records.
+    `rewritten`: as `table_forms.rewritten` returns them. `forms`: of the published tables.
     """
 
-    new: Mapping[int, bool] = {}
+    new: Mapping[int, bool] = MappingProxyType({})
     gone: frozenset[str] = frozenset()
+    rewritten: Mapping[int, bool] = MappingProxyType({})
+    forms: Forms = MappingProxyType({})
 
 
 class NewTables:
     """One for the process. `compare` is called in a thread, the other methods on the loop."""
 
-    def __init__(self, policy: NewTablesPolicy) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: NewTablesPolicy, rewritten_policy: RewrittenTablesPolicy = "stream_only"
+    ) -> None:
+        self.policy, self.rewritten_policy = policy, rewritten_policy
         self.waiting: dict[int, bool] = {}
         """Their oids, each with whether a truncate event precedes its copy. Stored with the accepted state."""
+        self.rewritten: frozenset[int] = frozenset()
+        """Those of them whose rows have changed unsent: a copy at work begins anew. Stored as well."""
+        self.forms: Forms = {}
+        """The forms of the last accepted comparison. Stored when the columns of a table change."""
         self.gone: frozenset[str] = frozenset()
         """As in `TableChanges`. Stored with the accepted state."""
         self.names: dict[int, str] = {}
@@ -58,15 +73,24 @@ class NewTables:
 
         Its earlier rows may be missing until a comparison proves that the stream has all of them.
         """
-        if self.policy != "snapshot" or self._known is None:
-            return False
-        return relid in self.waiting or not (relid in self._published or relid in self._copied)
+        if self._known is None or relid in self.waiting:
+            return self._known is not None
+        return self.policy == "snapshot" and not (relid in self._published or relid in self._copied)
+
+    @property
+    def stored(self) -> StoredTables:
+        """What is stored with the accepted state."""
+        return StoredTables(self.waiting, self.gone, self.rewritten, self.forms)
+
+    @property
+    def copies_any(self) -> bool:
+        """Whether tables are copied by themselves."""
+        return "snapshot" in (self.policy, self.rewritten_policy)
 
     def begin(
         self,
         known: Published | None,
-        waiting: Mapping[int, bool] = MappingProxyType({}),
-        gone: frozenset[str] = frozenset(),
+        stored: StoredTables = NOTHING_STORED,
         *,
         has_gap: bool = False,
     ) -> None:
@@ -76,11 +100,13 @@ class NewTables:
         may be created at any time until `streams`.
         """
         self._known, self._has_gap = known, has_gap
-        self._published = frozenset(_names(known or {}))
+        self._published = frozenset(table_names(known or {}))
         self._is_before_slot = known is None and has_gap
         if known is not None:
-            self.gone = gone
-        self._set(waiting if self.policy == "snapshot" else {}, {})
+            self.gone = stored.gone
+        self.rewritten = stored.rewritten if self.rewritten_policy == "snapshot" else frozenset()
+        self.forms = stored.forms
+        self._set(stored.waiting if self.copies_any else {}, {})
 
     def compare(
         self,
@@ -88,15 +114,23 @@ class NewTables:
         now: Published,
         has_records: Callable[[str], bool],
         incomplete: Collection[int] = (),
+        forms: FoundForms = NO_FORMS,
     ) -> TableChanges:
         """Compare. Blocking; raises Source errors. `has_records`: whether the topic of a table's name has some.
 
         `incomplete`: tables that lack rows without a copy to come, and so have been in the publications before.
+        `forms`: read after `now`.
         """
+        found = self._compare_tables(connection, now, has_records, incomplete)
+        return found._replace(rewritten=rewritten(self.forms, forms), forms=forms.forms)
+
+    def _compare_tables(
+        self, connection: Any, now: Published, has_records: Callable[[str], bool], incomplete: Collection[int]
+    ) -> TableChanges:
         known, has_gap, gone = self._known, self._has_gap, self.gone
         if known is None:
             return TableChanges(gone=gone)
-        published, before = _names(now), _names(known)
+        published, before = table_names(now), table_names(known)
         earlier = gone.union(before.values())
         gone = frozenset(filter(has_records, earlier.difference(published.values())))
         if self.policy != "snapshot":
@@ -114,14 +148,28 @@ class NewTables:
 
     def accept(self, now: Published, found: TableChanges) -> bool:
         """Take the result of a comparison that is accepted; return whether anything that is stored has changed."""
-        before, published = (self.waiting, self.gone), _names(now)
+        before, published = self._to_store(), table_names(now)
         self._published = frozenset(published)
         self._known, self._has_gap, self.gone = now, self._is_before_slot, found.gone
         new = {relid: is_again for relid, is_again in found.new.items() if relid not in self._copied}
         waiting = {relid: is_again for relid, is_again in self.waiting.items() if relid in published}
-        self._set(new | waiting, published)
+        changed = self._rewritten(found, published)
+        self.rewritten, self.forms = self.rewritten | changed.keys(), found.forms
+        for relid, is_again in (new | waiting).items():
+            changed[relid] = is_again or changed.get(relid, False)
+        self._set(changed, published)
         self._copied -= published.keys()
-        return (self.waiting, self.gone) != before
+        return self._to_store() != before
+
+    def _rewritten(self, found: TableChanges, published: Mapping[int, str]) -> dict[int, bool]:
+        if self.rewritten_policy != "snapshot":
+            return {}
+        return {relid: is_whole for relid, is_whole in found.rewritten.items() if relid in published}
+
+    def _to_store(self) -> tuple[object, ...]:
+        """Return what is stored at once: another file of a table is stored when something else is."""
+        columns = {relid: (form.columns, form.highest) for relid, form in self.forms.items()}
+        return self.waiting, self.gone, self.rewritten, columns
 
     def streams(self) -> None:
         """Note that the stream has begun: it has every change from now on."""
@@ -145,14 +193,9 @@ class NewTables:
 
     def _set(self, waiting: Mapping[int, bool], names: Mapping[int, str]) -> None:
         self.waiting = dict(waiting)
+        self.rewritten &= waiting.keys()
         self.names = {relid: names[relid] for relid in self.waiting if relid in names}
         if self.names:
             self.is_any.set()
         else:
             self.is_any.clear()
-
-
-def _names(published: Published) -> dict[int, str]:
-    return {
-        relid: table.name for publication in published.values() for relid, table in publication.tables.items()
-    }

@@ -37,7 +37,9 @@ from cdcd.source.publication_diff import (
     not_published_any_more,
     published_oids,
     read_published,
+    table_names,
 )
+from cdcd.source.table_forms import read_forms
 from cdcd.source.unpublished_tables import (
     UnpublishedTable,
     read_attached,
@@ -76,6 +78,17 @@ _HINTS = {
 }
 
 
+_REWRITTEN = {
+    True: "ALTER TABLE has written the table's rows anew, and PostgreSQL does not send them",
+    False: "a column was added with a default, and PostgreSQL does not send the rows that have it",
+}
+_COPIED_HINT = (
+    "cdcd copies the table while streaming (`snapshot.rewritten_tables`); `cdcd snapshot status` shows it"
+)
+_NOT_COPIED_HINT = (
+    "readers have the former values until the rows change; `cdcd snapshot start --table SCHEMA.TABLE` copies the "
+    "table, also by itself with `snapshot.rewritten_tables: snapshot`"
+)
 _REMOVALS = ("table_removed", "table_readded", "table_replaced")
 _ADDITIONS = ("table_added", "table_recreated")
 _ADDED_HINT = (
@@ -170,7 +183,7 @@ class PublicationMonitor:
         elif identities.published:
             before = load(identities.published)
             self._accepted = {name: before[name] for name in self._names if name in before}
-            self.new_tables.begin(before, *load_new_tables(identities.published), has_gap=has_gap)
+            self.new_tables.begin(before, load_new_tables(identities.published), has_gap=has_gap)
             if before.keys() != set(self._names):
                 _LOG.warning(
                     "publication_list_changed", before=sorted(before), now=sorted(self._names), hint=_LISTED
@@ -201,7 +214,8 @@ class PublicationMonitor:
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
         has_records, begun = self._has_records(frozenset(known)), self.incomplete.begun_now()
-        new = self.new_tables.compare(connection, now, has_records, begun)
+        forms = read_forms(connection, published_oids(now))
+        new = self.new_tables.compare(connection, now, has_records, begun, forms)
         unknown = frozenset(listed).difference(published_oids(now))
         dropped = unknown.difference(read_existing(connection, unknown))
         return Comparison(before, now, missing, found, has_with_topic, new, joined, dropped)
@@ -246,6 +260,7 @@ class PublicationMonitor:
         error = what_halts(comparison.found, at_removal=halts_at[0], at_addition=halts_at[1])
         if error is not None and not error.steps <= self._resumed:
             return error
+        self._log_rewritten(comparison)
         waited = self.new_tables.waiting
         if self.new_tables.accept(comparison.now, comparison.new):
             self._is_stored = False
@@ -255,9 +270,12 @@ class PublicationMonitor:
         return None
 
     def copied(self, relids: Collection[int]) -> None:
-        """Note that a snapshot has copied these tables: none of them is a new one."""
+        """Note that a snapshot has copied these tables: none of them is a new one.
+
+        One whose rows have changed unsent may have changed after the snapshot saw it.
+        """
         self.new_tables.copied(relids)
-        self.begun(relids)
+        self.begun(frozenset(relids) - self.new_tables.rewritten)
 
     def begun(self, relids: Collection[int]) -> None:
         """Note that the copy of these new tables is recorded, or that they are streamed only."""
@@ -291,7 +309,7 @@ class PublicationMonitor:
         if now != self._accepted:
             self._accepted, self._is_stored = now, False
         if self._store is not None and not self._is_stored:
-            self._store.publish(dump(now, self.new_tables.waiting, self.new_tables.gone))
+            self._store.publish(dump(now, self.new_tables.stored))
             self._is_stored = True
 
     def _say(self, change: Change) -> None:
@@ -300,6 +318,14 @@ class PublicationMonitor:
         sql = {"sql": change.sql} if change.sql else {}
         hint = hint_of(change)
         say("publication_changed", change=change.kind, reason=change.description, hint=hint, **sql)
+
+    def _log_rewritten(self, comparison: Comparison) -> None:
+        names = {} if comparison.now is None else table_names(comparison.now)
+        is_copied = self.new_tables.rewritten_policy == "snapshot"
+        for relid, is_whole in comparison.new.rewritten.items():
+            if relid in names:
+                reason, hint = _REWRITTEN[is_whole], _COPIED_HINT if is_copied else _NOT_COPIED_HINT
+                _LOG.warning("table_rewritten", table=names[relid], reason=reason, hint=hint)
 
     def _log_with_topic(self, comparison: Comparison) -> None:
         """Log once in a process each table that is not published although its topic holds records."""

@@ -102,12 +102,14 @@ class Plans:
         waiting: Waiting = not_waiting,
         say: Say = warn,
         note_written: Callable[[int, str], None] = lambda _relid, _topic: None,
+        note_altered: Callable[[], None] = lambda: None,
     ) -> None:
         """`say` is called with the warnings for readers of a table's topic.
 
         `note_written` is called with relid and topic of each relation before rows of the stream follow.
+        `note_altered` is called when the stream describes a table with other columns than before.
         """
-        self._note_written = note_written
+        self._note_written, self._note_altered = note_written, note_altered
         self._waiting = waiting
         self._say = say
         self._warnings = KeyWarnings(say)
@@ -178,6 +180,8 @@ class Plans:
             )
         if was != relation:
             self._identities.forget(relation)
+        if was is not None and was.columns != relation.columns:
+            self._note_altered()
         self._described[relation.relid] = relation
         for relid in (relation.relid, *self._identities.note(relation)):
             self.by_relid.pop(relid, None)

@@ -126,7 +126,7 @@ def _publication_monitor(config: Config, status: Status) -> PublicationMonitor:
         status.metrics,
         halts_at_removal=publication.table_removed == "halt",
         topic_of=topic_of_table(config.sink.topics.template, config.name),
-        new_tables=NewTables(config.snapshot.new_tables_policy),
+        new_tables=NewTables(config.snapshot.new_tables_policy, config.snapshot.rewritten_tables_policy),
     )
 
 

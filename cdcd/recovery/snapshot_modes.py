@@ -1,4 +1,4 @@
-"""The modes of `snapshot.mode`, and the choices of `snapshot.new_tables`. Pure."""
+"""The modes of `snapshot.mode`, the choices of `snapshot.new_tables` and `snapshot.rewritten_tables`. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 Mode = Literal["initial", "initial_only", "when_needed", "always", "no_data", "never"]
 NewTablesPolicy = Literal["snapshot", "stream_only", "halt"]
+RewrittenTablesPolicy = Literal["snapshot", "stream_only"]
 COPYING_MODES: frozenset[Mode] = frozenset({"initial", "initial_only", "when_needed", "always"})
 """A first start copies the tables."""
 REPEATING_MODES: frozenset[Mode] = frozenset({"when_needed", "always"})

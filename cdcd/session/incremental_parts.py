@@ -102,7 +102,7 @@ def background_work(
     if topic := config.snapshot.signals.topic:
         new_reader = partial(SignalReader, config.sink_settings(), topic, config.name)
         tasks.append(SignalFollower(copying, new_reader).run())
-    if publications.new_tables.policy == "snapshot":
+    if publications.new_tables.copies_any:
         tasks.append(NewTableFollower(copying, publications, config.snapshot.selection()).run())
     return tasks
 

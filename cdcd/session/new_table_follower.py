@@ -1,6 +1,7 @@
-"""Begin the copies of tables that have joined the publications, while a session streams.
+"""Begin the copies of tables that have joined the publications, or were rewritten, while a session streams.
 
-In: the new tables that wait, the rules of the configuration.  Out: commands for the session's incremental snapshots.
+In: the tables that wait (`NewTables`), the rules of the configuration.
+Out: commands for the session's incremental snapshots.
 Invariant: a table waits until the progress record has its copy. A table that cannot be copied in this way is only
 streamed, with one line in the log. A few tables are begun at a time: every progress record has the state of each
 begun one. Until all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
@@ -86,7 +87,7 @@ class NewTableFollower:
                 if chosen[relid][0].is_included and not is_begun and self._is_limit_reached():
                     break
                 is_again = self._new.waiting.get(relid, False)
-                if not is_begun or is_again:
+                if not is_begun or is_again or relid in self._new.rewritten:
                     hit("new_table_found")
                     error = await self._begin(relid, *chosen[relid], is_again=is_again)
                     if error is not None:
@@ -120,8 +121,9 @@ class NewTableFollower:
         if relid in self._copying.blocking:
             self._blocking.add(relid)
         is_blocking = relid in self._blocking
+        recopy = is_again or is_blocking  # a blocking copy of a table without a key would have its rows twice
         command = SnapshotCommand(
-            "start", relids=(relid,), where=choice.where, recopy=is_again, is_blocking=is_blocking
+            "start", relids=(relid,), where=choice.where, recopy=recopy, is_blocking=is_blocking
         )
         try:
             if relid in self._copying.relids:

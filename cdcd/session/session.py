@@ -128,6 +128,7 @@ class Session:
             incompatible=config.registry.incompatible,
             waiting=status.waits.on,
             note_written=self._publications.incomplete.written,
+            note_altered=self._publications.incomplete.altered,
         )
         status.waits.blocker_queries["kafka"] = status.waits.blocker_queries["back_pressure"] = (
             self._who_holds_kafka_up

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
@@ -28,11 +28,12 @@ from cdcd.errors import ProgressUnreadable
 from cdcd.model import PublicationChangeKind
 from cdcd.source.connection import fetch
 from cdcd.source.start import quote_identifier
+from cdcd.source.table_forms import Forms, TableForm
 from cdcd.source.unpublished_tables import UnpublishedTable
 
 FORMAT = 1
 """The format version that `dump` writes."""
-_WAITING, _GONE = "waiting", "gone"
+_WAITING, _GONE, _REWRITTEN, _FORMS = "waiting", "gone", "rewritten", "forms"
 
 _PUBLICATIONS = """
     SELECT p.pubname::text, p.oid,
@@ -195,24 +196,32 @@ def _digest(row_filter: str) -> str:
     return hashlib.sha256(row_filter.encode()).hexdigest()[:16] if row_filter else ""
 
 
-def dump(
-    published: Published,
-    waiting: Mapping[int, bool] = MappingProxyType({}),
-    gone: Collection[str] = (),
-) -> str:
-    """Return a text for `load` and `load_new_tables`, which is small even for thousands of tables.
+class StoredTables(NamedTuple):
+    """What is stored with the publications: as in `NewTables`. Older versions ignore it."""
 
-    `waiting`, `gone`: as in `NewTables`. Older versions ignore them.
-    """
+    waiting: Mapping[int, bool] = MappingProxyType({})
+    gone: frozenset[str] = frozenset()
+    rewritten: frozenset[int] = frozenset()
+    forms: Forms = MappingProxyType({})
+
+
+NOTHING_STORED = StoredTables()
+
+
+def dump(published: Published, tables: StoredTables = NOTHING_STORED) -> str:
+    """Return a text for `load` and `load_new_tables`, which is small even for thousands of tables."""
     document = {
         name: [*astuple(replace(publication, tables={}))[:-1], _rows(publication.tables)]
         for name, publication in sorted(published.items())
     }
     whole: dict[str, object] = {"format": FORMAT, "publications": document}
-    if waiting:
-        whole[_WAITING] = sorted(waiting.items())
-    if gone:
-        whole[_GONE] = sorted(gone)
+    stored = {
+        _WAITING: sorted(tables.waiting.items()),
+        _GONE: sorted(tables.gone),
+        _REWRITTEN: sorted(tables.rewritten),
+        _FORMS: [[relid, *form] for relid, form in sorted(tables.forms.items())],
+    }
+    whole |= {name: one for name, one in stored.items() if one}
     text = json.dumps(whole, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode()
 
@@ -225,12 +234,19 @@ _HOW = attrgetter(*(one.name for one in fields(PublicationEntry)))
 """The same as `astuple`, but ten times as fast: there may be thousands of tables."""
 
 
-def load_new_tables(text: str) -> tuple[dict[int, bool], frozenset[str]]:
-    """Return `waiting` and `gone` from a text of `dump` that `load` can read. Raises ProgressUnreadable."""
+def load_new_tables(text: str) -> StoredTables:
+    """Return the tables from a text of `dump` that `load` can read. Raises ProgressUnreadable."""
     try:
         document = _document(text)
-        waiting = {int(relid): bool(is_again) for relid, is_again in document.get(_WAITING, ())}
-        return waiting, frozenset(str(name) for name in document.get(_GONE, ()))
+        return StoredTables(
+            {int(relid): bool(is_again) for relid, is_again in document.get(_WAITING, ())},
+            frozenset(str(name) for name in document.get(_GONE, ())),
+            frozenset(int(relid) for relid in document.get(_REWRITTEN, ())),
+            {
+                int(relid): TableForm(str(file), int(columns), int(highest))
+                for relid, file, columns, highest in document.get(_FORMS, ())
+            },
+        )
     except (ValueError, TypeError, AttributeError, binascii.Error) as error:
         raise ProgressUnreadable("the stored list of new tables is malformed") from error
 
@@ -264,6 +280,13 @@ def _loaded(
 def published_oids(now: Published) -> set[int]:
     """Return the oids of all published tables."""
     return {relid for publication in now.values() for relid in publication.tables}
+
+
+def table_names(published: Published) -> dict[int, str]:
+    """Return the names of all published tables, by oid."""
+    return {
+        relid: table.name for publication in published.values() for relid, table in publication.tables.items()
+    }
 
 
 def not_published_any_more(before: Published, now: Published) -> set[int]:

@@ -89,6 +89,15 @@ class Mirrored:
         """Return the tables that the daemon's status lists."""
         return [one["topic"].rpartition(".")[2] for one in self.daemon.status()["incomplete_topics"]]
 
+    def assert_same_rows(self, table: str) -> None:
+        opened = self.opened()
+        assert not opened.loading and not opened.parked
+        rows = self._postgres.execute(f"SELECT to_jsonb(t) FROM {table} t ORDER BY id", dbname=self._database)
+        found = sorted(
+            opened.table(self.topic(table)).drop(["__special"]).to_pylist(), key=lambda row: row["id"]
+        )
+        assert found == [row for (row,) in rows]
+
     def rows(self, table: str) -> int:
         return read_mirror(self.target).rows(self.topic(table))
 
@@ -172,6 +181,38 @@ def test_a_table_that_waits_for_its_copy_is_loading(mirrored: Callable[[str], Mi
     assert one.loading() == []
     assert one.rows("big") == ROWS + 1
     assert one.shown() == []
+
+
+def test_a_table_that_alter_table_rewrites_is_loading_until_it_is_copied(
+    mirrored: Callable[[str], Mirrored],
+) -> None:
+    """PostgreSQL does not send the rows. A type that parks the table needs no operator, either."""
+    one = mirrored("ALL TABLES")
+    daemon = one.daemon
+    one.assert_same_rows("big")
+    assert daemon.stop() == 0
+    daemon.config["snapshot"] = {"overrides": WRONG_RULE}
+    daemon.start().wait_state("streaming")
+    one.execute("ALTER TABLE big ADD c int DEFAULT 7", f"INSERT INTO big VALUES ({ROWS + 1}, 1)")
+    eventually(lambda: bool(daemon.events("new_table_not_begun")), "its copy cannot begin")
+    assert one.loading() == ["big"]
+    assert daemon.stop() == 0
+    daemon.config["snapshot"] = {"overrides": []}
+    daemon.config["registry"]["incompatible"] = "register_with_none"
+    daemon.start().wait_state("streaming")
+    eventually(lambda: len(daemon.events("table_copied")) == 1, "the table is copied")
+    one.assert_same_rows("big")
+    for number, statement in enumerate(
+        (
+            "ALTER TABLE big ALTER n TYPE text USING 'n' || n; UPDATE big SET c = 8 WHERE id = 1",
+            "ALTER TABLE big ADD d uuid DEFAULT gen_random_uuid()",
+            "ALTER TABLE big DROP d, ADD e text NOT NULL DEFAULT 'e'; ALTER TABLE big ALTER e DROP DEFAULT",
+        ),
+        2,
+    ):
+        one.execute(statement)
+        eventually(lambda number=number: len(daemon.events("table_copied")) == number, "the table is copied")
+        one.assert_same_rows("big")
 
 
 def test_a_table_that_is_streamed_only_is_not_loading(mirrored: Callable[[str], Mirrored]) -> None:

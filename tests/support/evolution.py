@@ -55,7 +55,8 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a"},
         {"id": 2, "v": "b", "w": 7},
-        "a new field; null in earlier records, because PostgreSQL does not send the rows that get the default",
+        "a new field; null in earlier records, because PostgreSQL does not send the rows that get the default; "
+        "cdcd [copies the table](snapshots.md#tables-that-are-rewritten)",
         {"id": 1, "v": "a", "w": None},
     ),
     Case(

@@ -336,6 +336,9 @@ async def test_a_comparison_that_failed_is_repeated_at_once_while_it_matters() -
     daemon.sees(pub(1, 2))
     assert await is_wanted(), "a table joined meanwhile, perhaps"
     assert not await is_wanted(), "it waits, whatever the next comparison finds"
+    incomplete.altered()
+    assert await is_wanted()
+    assert not await is_wanted()
 
 
 def test_a_copy_that_begins_and_is_stopped_between_two_records_is_listed() -> None:

@@ -16,11 +16,13 @@ from cdcd.source.publication_diff import (
     Publication,
     PublicationEntry,
     Published,
+    StoredTables,
     changes,
     dump,
     load,
     load_new_tables,
 )
+from cdcd.source.table_forms import NO_FORMS, FoundForms, TableForm
 
 
 def pub(*relids: int, name: str = "pub") -> Published:
@@ -37,9 +39,13 @@ class Monitored:
     """A monitor of one process; `kafka` is what the last committed record of the topics has."""
 
     def __init__(
-        self, policy: Any = "snapshot", kafka: bytes | None = None, names: tuple[str, ...] = ("pub",)
+        self,
+        policy: Any = "snapshot",
+        kafka: bytes | None = None,
+        names: tuple[str, ...] = ("pub",),
+        rewritten: Any = "stream_only",
     ) -> None:
-        self.new = NewTables(policy)
+        self.new = NewTables(policy, rewritten)
         self.watch = PublicationMonitor(
             names,
             Metrics("0", with_process=False),
@@ -56,14 +62,18 @@ class Monitored:
         self.watch.begin(self.identities, is_anew=is_anew, has_gap=has_gap)
 
     def sees(
-        self, now: Published, seen: dict[int, str] | None = None, dropped: Iterable[int] = ()
+        self,
+        now: Published,
+        seen: dict[int, str] | None = None,
+        dropped: Iterable[int] = (),
+        forms: FoundForms = NO_FORMS,
     ) -> str | None:
         """Compare; `seen`: the tables that had joined when the publications were read, by default all by now."""
         before = self.watch._accepted
         found = [] if before is None else changes(before, now)
         has_records = self.watch._has_records(self.identities.with_records())
         joined = self.watch.incomplete.joined_now() if seen is None else seen
-        new = self.new.compare(None, now, has_records, self.watch.incomplete.begun_now())
+        new = self.new.compare(None, now, has_records, self.watch.incomplete.begun_now(), forms)
         error = self.watch.judge(
             Comparison(before, now, [], found, new=new, joined=joined, dropped=frozenset(dropped))
         )
@@ -283,7 +293,83 @@ def test_a_table_whose_copy_ended_is_copied_when_it_is_published_again() -> None
 
 
 def test_an_older_version_reads_the_stored_text() -> None:
-    text = dump(pub(1, 2), waiting={2: False}, gone=["public.t3"])
+    stored = StoredTables({2: False}, frozenset({"public.t3"}), frozenset({2}), {2: TableForm("9", 8, 7)})
+    text = dump(pub(1, 2), stored)
     assert load(text) == pub(1, 2)
-    assert load_new_tables(text) == ({2: False}, {"public.t3"})
-    assert load_new_tables(dump(pub(1))) == ({}, frozenset())
+    assert load_new_tables(text) == stored
+    assert load_new_tables(dump(pub(1))) == StoredTables()
+
+
+# --- tables whose rows PostgreSQL has changed without sending them ---
+
+FORMS = {1: TableForm("100", 7, 2), 2: TableForm("200", 8, 2)}
+DEFAULTED = FORMS | {1: TableForm("100", 9, 3)}
+WHOLE = FORMS | {1: TableForm("101", 9, 2)}
+EMPTIED = FORMS | {1: TableForm("101", 7, 2)}
+
+
+def altered(daemon: Monitored, forms: dict[int, TableForm] | None = None) -> None:
+    given = {one: (3,) for one, form in (forms or {}).items() if form.highest == 3}
+    daemon.sees(pub(1, 2), forms=FoundForms(forms or FORMS, given))
+
+
+def test_a_table_whose_rows_have_changed_waits_until_its_copy_is_recorded_whatever_ends_the_process() -> None:
+    for forms, is_again in ((DEFAULTED, False), (WHOLE, True)):
+        daemon = Monitored(rewritten="snapshot")
+        daemon.begin()
+        altered(daemon)
+        assert daemon.waits == set()
+        daemon.commit()
+        altered(daemon, forms)
+        assert daemon.new.waiting == {1: is_again}
+        assert daemon.new.rewritten == {1}
+        not_recorded = Monitored(rewritten="snapshot", kafka=daemon.kafka)
+        not_recorded.begin()
+        altered(not_recorded, forms)
+        assert not_recorded.new.waiting == {1: is_again}, "it is found again"
+        daemon.commit()
+        recorded = Monitored(rewritten="snapshot", kafka=daemon.kafka)
+        recorded.begin()
+        altered(recorded, forms)
+        assert recorded.new.rewritten == {1}
+        recorded.watch.begun([1])
+        altered(recorded, forms)
+        assert recorded.waits == set()
+        assert recorded.new.rewritten == set()
+
+
+def test_a_snapshot_that_may_not_have_seen_the_change_does_not_replace_the_copy() -> None:
+    daemon = Monitored(rewritten="snapshot")
+    daemon.begin(is_anew=True)
+    altered(daemon)
+    altered(daemon, DEFAULTED)
+    daemon.watch.copied([1, 2])
+    assert daemon.waits == {1}
+
+
+def test_another_file_alone_is_stored_with_the_next_change_only() -> None:
+    """A table that is emptied each minute must not have the state of thousands of tables written each minute."""
+    daemon = Monitored(rewritten="snapshot")
+    daemon.begin()
+    altered(daemon)
+    daemon.commit()
+    daemon.identities.is_changed = False
+    altered(daemon, EMPTIED)
+    assert not daemon.identities.is_changed
+    altered(daemon, {**EMPTIED, 1: TableForm("101", 9, 2)})
+    assert daemon.identities.is_changed
+    assert daemon.waits == set(), "the file is that of the last comparison"
+
+
+def test_a_table_whose_rows_have_changed_is_streamed_only_by_the_policy() -> None:
+    daemon = Monitored()
+    daemon.begin()
+    altered(daemon)
+    altered(daemon, WHOLE)
+    assert daemon.waits == set()
+    daemon = Monitored("stream_only", rewritten="snapshot")
+    daemon.begin()
+    altered(daemon)
+    altered(daemon, WHOLE)
+    assert daemon.new.is_new(1)
+    assert not daemon.new.is_new(3)

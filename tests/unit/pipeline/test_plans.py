@@ -408,6 +408,21 @@ async def test_topics_are_seen_to_once_however_often_a_table_is_described() -> N
     assert not one.has_prepared([1])
 
 
+def test_other_columns_of_a_table_are_noted() -> None:
+    """A description that is repeated, or the first one after a reconnect, is none."""
+    one, noted = plans(), list[str]()
+    one._note_altered = lambda: noted.append("altered")
+    one.describe(relation("id"))
+    one.describe(relation("id"))
+    one.describe(relation("id", relid=2))
+    assert noted == []
+    one.describe(relation("id", kind=23))
+    assert noted == ["altered"]
+    one.begin_stream(is_sure=True)
+    one.describe(relation("id"))
+    assert noted == ["altered"]
+
+
 def numbered(number: int | None) -> dict[Relation, tuple[int, ...]]:
     return {} if number is None else {relation("id"): (1, number)}
 

@@ -102,6 +102,17 @@ def test_a_copy_that_is_left_of_a_table_that_joins_again_is_not_continued() -> N
     assert sorted(events[1:-1]) == sorted([*begun, "stop 4"])
 
 
+def test_a_copy_at_work_begins_anew_after_a_change_of_rows_that_were_not_sent() -> None:
+    events: list[str] = []
+    copying: Any = Copying(events)
+    copying.relids, copying.blocking = [FIRST, KEYLESS, BY_COMMAND], [KEYLESS]
+    publications: Any = Publications(events)
+    publications.new_tables.rewritten = frozenset({FIRST, KEYLESS})
+    rule = CopyRule(re.compile(r"public\.out"), include=False)
+    assert not asyncio.run(NewTableFollower(copying, publications, Selection((rule,)))._begin_some())
+    assert sorted(events[1:-1]) == ["begin 1", "begin 2 again blocking", "stop 1", "stop 2"]
+
+
 def test_a_blocking_copy_that_cannot_begin_again_at_once_remains_blocking() -> None:
     """Its table has no key: an incremental one is refused, and its rows would be missing."""
     events: list[str] = []
