@@ -91,7 +91,7 @@ class Mirrored:
 
     def assert_same_rows(self, table: str) -> None:
         opened = self.opened()
-        assert not opened.loading and not opened.parked
+        assert [*opened.loading, *opened.parked] == []
         rows = self._postgres.execute(f"SELECT to_jsonb(t) FROM {table} t ORDER BY id", dbname=self._database)
         found = sorted(
             opened.table(self.topic(table)).drop(["__special"]).to_pylist(), key=lambda row: row["id"]
