@@ -48,7 +48,8 @@ NO_FORMS = FoundForms()
 _DIGEST = "hashtextextended(string_agg({one}, ',' ORDER BY {order}), 0) & 4294967295"
 _COLUMNS = _DIGEST.format(one="a.attnum || ':' || a.xmin", order="a.attnum")
 _FILES = _DIGEST.format(one="l.oid || ':' || l.relfilenode", order="l.oid")
-# A column's number may be another one in a partition.
+# A column's number may be another one in a partition. OFFSET 0: without statistics that count the new columns the
+# planner would compare each of them with each table.
 _FORMS = f"""
     WITH RECURSIVE part(root, relid) AS (
         SELECT c.oid, c.oid FROM pg_class c WHERE c.oid = ANY(%s::oid[])
@@ -63,9 +64,11 @@ _FORMS = f"""
         WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 GROUP BY a.attrelid),
     given AS (
         SELECT part.root, array_agg(DISTINCT a.attnum::int4) AS attnums
-        FROM part JOIN pg_attribute m ON m.attrelid = part.relid AND m.atthasmissing AND m.attnum > 0
+        FROM part CROSS JOIN LATERAL (
+            SELECT p.attname FROM pg_attribute p
+            WHERE p.attrelid = part.relid AND p.attnum > 0 AND p.atthasmissing AND NOT p.attisdropped OFFSET 0) m
         JOIN pg_attribute a ON a.attrelid = part.root AND a.attname = m.attname AND a.attnum > 0
-        WHERE NOT m.attisdropped AND NOT a.attisdropped GROUP BY part.root)
+        WHERE NOT a.attisdropped GROUP BY part.root)
     SELECT c.oid::int8, files.file::text, coalesce(columns.digest, 0), c.relnatts::int4, given.attnums
     FROM pg_class c JOIN files ON files.root = c.oid
     LEFT JOIN columns ON columns.attrelid = c.oid LEFT JOIN given ON given.root = c.oid
