@@ -46,10 +46,12 @@ class NewTables:
         self, policy: NewTablesPolicy, rewritten_policy: RewrittenTablesPolicy = "stream_only"
     ) -> None:
         self.policy, self.rewritten_policy = policy, rewritten_policy
-        self.waiting: dict[int, bool] = {}
-        """Their oids, each with whether a truncate event precedes its copy. Stored with the accepted state."""
-        self.rewritten: frozenset[int] = frozenset()
-        """Those of them whose rows have changed unsent: a copy at work begins anew. Stored as well."""
+        self.joined: Mapping[int, bool] = {}
+        """The oids of those that have joined, and wait, each with whether a truncate event precedes its copy."""
+        self.rewritten: Mapping[int, bool] = {}
+        """The same of those whose rows have changed unsent: a copy at work begins anew. Both are stored."""
+        self.waiting: Mapping[int, bool] = {}
+        """All that wait."""
         self.forms: Forms = {}
         """The forms of the last accepted comparison. Stored when the columns of a table change."""
         self.gone: frozenset[str] = frozenset()
@@ -77,10 +79,15 @@ class NewTables:
             return self._known is not None
         return self.policy == "snapshot" and not (relid in self._published or relid in self._copied)
 
+    def columns_of(self, relid: int) -> object:
+        """Return what differs after another change of a table's columns, as far as a comparison has found it."""
+        form = self.forms.get(relid)
+        return form and (form.columns, form.highest)
+
     @property
     def stored(self) -> StoredTables:
         """What is stored with the accepted state."""
-        return StoredTables(self.waiting, self.gone, self.rewritten, self.forms)
+        return StoredTables(self.joined, self.gone, self.rewritten, self.forms)
 
     @property
     def copies_any(self) -> bool:
@@ -104,9 +111,12 @@ class NewTables:
         self._is_before_slot = known is None and has_gap
         if known is not None:
             self.gone = stored.gone
-        self.rewritten = stored.rewritten if self.rewritten_policy == "snapshot" else frozenset()
         self.forms = stored.forms
-        self._set(stored.waiting if self.copies_any else {}, {})
+        self._set(
+            stored.waiting if self.policy == "snapshot" else {},
+            stored.rewritten if self.rewritten_policy == "snapshot" else {},
+            {},
+        )
 
     def compare(
         self,
@@ -152,24 +162,16 @@ class NewTables:
         self._published = frozenset(published)
         self._known, self._has_gap, self.gone = now, self._is_before_slot, found.gone
         new = {relid: is_again for relid, is_again in found.new.items() if relid not in self._copied}
-        waiting = {relid: is_again for relid, is_again in self.waiting.items() if relid in published}
-        changed = self._rewritten(found, published)
-        self.rewritten, self.forms = self.rewritten | changed.keys(), found.forms
-        for relid, is_again in (new | waiting).items():
-            changed[relid] = is_again or changed.get(relid, False)
-        self._set(changed, published)
+        changed = found.rewritten if self.rewritten_policy == "snapshot" else {}
+        self.forms = found.forms
+        self._set(_either(new, self.joined), _either(changed, self.rewritten), published, of=published)
         self._copied -= published.keys()
         return self._to_store() != before
 
-    def _rewritten(self, found: TableChanges, published: Mapping[int, str]) -> dict[int, bool]:
-        if self.rewritten_policy != "snapshot":
-            return {}
-        return {relid: is_whole for relid, is_whole in found.rewritten.items() if relid in published}
-
     def _to_store(self) -> tuple[object, ...]:
         """Return what is stored at once: another file of a table is stored when something else is."""
-        columns = {relid: (form.columns, form.highest) for relid, form in self.forms.items()}
-        return self.waiting, self.gone, self.rewritten, columns
+        columns = {relid: self.columns_of(relid) for relid in self.forms}
+        return self.joined, self.gone, self.rewritten, columns
 
     def streams(self) -> None:
         """Note that the stream has begun: it has every change from now on."""
@@ -185,17 +187,36 @@ class NewTables:
         If the table is found to be published by the next comparison, it was removed and added in between.
         """
         if self.policy == "snapshot":
-            self._set({**self.waiting, relid: True}, self.names)
+            self._set({**self.joined, relid: True}, self.rewritten, self.names)
 
     def begun(self, relids: Collection[int]) -> None:
         """Note that nothing more has to be begun for these tables."""
-        self._set({relid: one for relid, one in self.waiting.items() if relid not in relids}, self.names)
+        left = self.waiting.keys() - frozenset(relids)
+        self._set(self.joined, self.rewritten, self.names, of=left)
 
-    def _set(self, waiting: Mapping[int, bool], names: Mapping[int, str]) -> None:
-        self.waiting = dict(waiting)
-        self.rewritten &= waiting.keys()
+    def _set(
+        self,
+        joined: Mapping[int, bool],
+        rewritten: Mapping[int, bool],
+        names: Mapping[int, str],
+        *,
+        of: Collection[int] | None = None,
+    ) -> None:
+        """Set those that wait, among the tables `of`; None: all."""
+        self.joined, self.rewritten = (
+            {relid: one for relid, one in tables.items() if of is None or relid in of}
+            for tables in (joined, rewritten)
+        )
+        self.waiting = _either(self.joined, self.rewritten)
         self.names = {relid: names[relid] for relid in self.waiting if relid in names}
         if self.names:
             self.is_any.set()
         else:
             self.is_any.clear()
+
+
+def _either(tables: Mapping[int, bool], others: Mapping[int, bool]) -> dict[int, bool]:
+    """Return all of these tables, each with whether one of its values is true."""
+    return {
+        relid: tables.get(relid, False) or others.get(relid, False) for relid in tables.keys() | others.keys()
+    }

@@ -275,7 +275,7 @@ class PublicationMonitor:
         One whose rows have changed unsent may have changed after the snapshot saw it.
         """
         self.new_tables.copied(relids)
-        self.begun(frozenset(relids) - self.new_tables.rewritten)
+        self.begun(frozenset(relids) - self.new_tables.rewritten.keys())
 
     def begun(self, relids: Collection[int]) -> None:
         """Note that the copy of these new tables is recorded, or that they are streamed only."""

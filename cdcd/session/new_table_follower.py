@@ -86,7 +86,7 @@ class NewTableFollower:
                 is_begun = relid in self._copying.relids
                 if chosen[relid][0].is_included and not is_begun and self._is_limit_reached():
                     break
-                is_again = self._new.waiting.get(relid, False)
+                is_again, columns = self._new.waiting.get(relid, False), self._new.columns_of(relid)
                 if not is_begun or is_again or relid in self._new.rewritten:
                     hit("new_table_found")
                     error = await self._begin(relid, *chosen[relid], is_again=is_again)
@@ -94,7 +94,8 @@ class NewTableFollower:
                         failed[chosen[relid][1]] = error
                         continue
                     hit("new_table_begun")
-                done.append(relid)
+                if self._new.columns_of(relid) == columns:  # else it was rewritten again meanwhile
+                    done.append(relid)
         finally:
             if done:
                 self._publications.begun(done)

@@ -197,11 +197,14 @@ def _digest(row_filter: str) -> str:
 
 
 class StoredTables(NamedTuple):
-    """What is stored with the publications: as in `NewTables`. Older versions ignore it."""
+    """What is stored with the publications: as in `NewTables`. Older versions ignore it.
+
+    `waiting`: those that have joined.
+    """
 
     waiting: Mapping[int, bool] = MappingProxyType({})
     gone: frozenset[str] = frozenset()
-    rewritten: frozenset[int] = frozenset()
+    rewritten: Mapping[int, bool] = MappingProxyType({})
     forms: Forms = MappingProxyType({})
 
 
@@ -218,7 +221,7 @@ def dump(published: Published, tables: StoredTables = NOTHING_STORED) -> str:
     stored = {
         _WAITING: sorted(tables.waiting.items()),
         _GONE: sorted(tables.gone),
-        _REWRITTEN: sorted(tables.rewritten),
+        _REWRITTEN: sorted(tables.rewritten.items()),
         _FORMS: [[relid, *form] for relid, form in sorted(tables.forms.items())],
     }
     whole |= {name: one for name, one in stored.items() if one}
@@ -241,7 +244,7 @@ def load_new_tables(text: str) -> StoredTables:
         return StoredTables(
             {int(relid): bool(is_again) for relid, is_again in document.get(_WAITING, ())},
             frozenset(str(name) for name in document.get(_GONE, ())),
-            frozenset(int(relid) for relid in document.get(_REWRITTEN, ())),
+            {int(relid): bool(is_again) for relid, is_again in document.get(_REWRITTEN, ())},
             {
                 int(relid): TableForm(str(file), int(columns), int(highest))
                 for relid, file, columns, highest in document.get(_FORMS, ())

@@ -293,7 +293,7 @@ def test_a_table_whose_copy_ended_is_copied_when_it_is_published_again() -> None
 
 
 def test_an_older_version_reads_the_stored_text() -> None:
-    stored = StoredTables({2: False}, frozenset({"public.t3"}), frozenset({2}), {2: TableForm("9", 8, 7)})
+    stored = StoredTables({2: False}, frozenset({"public.t3"}), {2: True}, {2: TableForm("9", 8, 7)})
     text = dump(pub(1, 2), stored)
     assert load(text) == pub(1, 2)
     assert load_new_tables(text) == stored
@@ -322,7 +322,7 @@ def test_a_table_whose_rows_have_changed_waits_until_its_copy_is_recorded_whatev
         daemon.commit()
         altered(daemon, forms)
         assert daemon.new.waiting == {1: is_again}
-        assert daemon.new.rewritten == {1}
+        assert daemon.new.rewritten == {1: is_again}
         not_recorded = Monitored(rewritten="snapshot", kafka=daemon.kafka)
         not_recorded.begin()
         altered(not_recorded, forms)
@@ -331,11 +331,11 @@ def test_a_table_whose_rows_have_changed_waits_until_its_copy_is_recorded_whatev
         recorded = Monitored(rewritten="snapshot", kafka=daemon.kafka)
         recorded.begin()
         altered(recorded, forms)
-        assert recorded.new.rewritten == {1}
+        assert recorded.new.rewritten == {1: is_again}
         recorded.watch.begun([1])
         altered(recorded, forms)
         assert recorded.waits == set()
-        assert recorded.new.rewritten == set()
+        assert recorded.new.rewritten == {}
 
 
 def test_a_snapshot_that_may_not_have_seen_the_change_does_not_replace_the_copy() -> None:
@@ -367,9 +367,16 @@ def test_a_table_whose_rows_have_changed_is_streamed_only_by_the_policy() -> Non
     altered(daemon)
     altered(daemon, WHOLE)
     assert daemon.waits == set()
-    daemon = Monitored("stream_only", rewritten="snapshot")
+    daemon = Monitored(rewritten="snapshot")
     daemon.begin()
     altered(daemon)
     altered(daemon, WHOLE)
-    assert daemon.new.is_new(1)
-    assert not daemon.new.is_new(3)
+    daemon.sees(pub(1, 2, 3), forms=FoundForms(WHOLE))
+    assert daemon.new.waiting == {1: True, 3: False}
+    daemon.commit()
+    for policy, rewritten, waits in (("stream_only", "snapshot", 1), ("snapshot", "stream_only", 3)):
+        other = Monitored(policy, daemon.kafka, rewritten=rewritten)
+        other.begin()
+        other.sees(pub(1, 2, 3), forms=FoundForms(WHOLE))
+        assert other.waits == {waits}, "each by its own policy"
+        assert other.new.is_new(waits)

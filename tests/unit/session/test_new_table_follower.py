@@ -25,6 +25,7 @@ from cdcd.snapshot.chunk_values import NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import CopyRule, Selection
 from cdcd.source.publication_diff import Publication, PublicationEntry
+from cdcd.source.table_forms import TableForm
 
 FIRST, KEYLESS, BY_COMMAND, EXCLUDED = 1, 2, 3, 4
 NAMES = {FIRST: "public.first", KEYLESS: "public.keyless", BY_COMMAND: "public.part", EXCLUDED: "public.out"}
@@ -107,10 +108,29 @@ def test_a_copy_at_work_begins_anew_after_a_change_of_rows_that_were_not_sent() 
     copying: Any = Copying(events)
     copying.relids, copying.blocking = [FIRST, KEYLESS, BY_COMMAND], [KEYLESS]
     publications: Any = Publications(events)
-    publications.new_tables.rewritten = frozenset({FIRST, KEYLESS})
+    publications.new_tables.rewritten = {FIRST: False, KEYLESS: False}
     rule = CopyRule(re.compile(r"public\.out"), include=False)
     assert not asyncio.run(NewTableFollower(copying, publications, Selection((rule,)))._begin_some())
     assert sorted(events[1:-1]) == ["begin 1", "begin 2 again blocking", "stop 1", "stop 2"]
+
+
+def test_a_table_that_is_rewritten_again_while_its_copy_begins_waits_again() -> None:
+    events: list[str] = []
+    copying: Any = Copying(events)
+    publications: Any = Publications(events)
+    execute = copying.execute
+
+    async def altered_meanwhile(command: SnapshotCommand) -> None:
+        await execute(command)
+        publications.new_tables.forms = {FIRST: TableForm("1", 2, 3)}
+
+    copying.execute = altered_meanwhile
+    publications.new_tables.rewritten = {FIRST: False}
+    follower = NewTableFollower(copying, publications, Selection())
+    assert not asyncio.run(follower._begin_some())
+    assert events[-1] == f"settled {[KEYLESS, BY_COMMAND, EXCLUDED]}"
+    asyncio.run(follower._begin_some())
+    assert events.count("begin 1") == 2
 
 
 def test_a_blocking_copy_that_cannot_begin_again_at_once_remains_blocking() -> None:
