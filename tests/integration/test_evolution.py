@@ -18,6 +18,7 @@ from tests.support.evolution import CASES, COMPATIBLE, INCOMPATIBLE, SAME, Case
 from tests.support.stack import in_one_transaction, run, run_script
 
 SPACING = ("apart", "together")
+STREAM_ONLY = {"rewritten_tables": "stream_only"}
 LET_THROUGH = {"registry": {"incompatible": "register_with_none"}}
 
 
@@ -111,7 +112,7 @@ def test_what_is_incompatible_halts_with_its_place_and_nothing_is_skipped(
 ) -> None:
     """F55: a change of scale, which the registry itself would accept; the reversed change is the resolution."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
-    with new_daemon(postgres, database) as daemon:
+    with new_daemon(postgres, database, snapshot=STREAM_ONLY) as daemon:
         topics = topics_of(daemon)
         daemon.start().wait_state("streaming")
         run(
@@ -139,7 +140,8 @@ def test_what_is_incompatible_goes_on_in_a_new_topic(
 ) -> None:
     """Each row is in the topic of its schema, also after a kill, and after the change was reverted."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
-    with new_daemon(postgres, database, registry={"incompatible": "new_topic"}) as daemon:
+    over: dict[str, Any] = {"registry": {"incompatible": "new_topic"}, "snapshot": STREAM_ONLY}
+    with new_daemon(postgres, database, **over) as daemon:
         topics = topics_of(daemon)
         daemon.start().wait_state("streaming")
         run(
