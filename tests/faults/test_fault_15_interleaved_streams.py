@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg2
 import pytest
@@ -189,7 +189,11 @@ def test_interleaved_streams_equal_the_witness(
         f"ALTER DATABASE crowd SET {setting}",
         *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in TABLES),
     )
-    with new_daemon(server, "crowd", source={"protocol": {"streaming": streaming}}) as daemon:
+    over: dict[str, Any] = {
+        "source": {"protocol": {"streaming": streaming}},
+        "snapshot": {"rewritten_tables": "stream_only"},
+    }
+    with new_daemon(server, "crowd", **over) as daemon:
         daemon.start().wait_state("streaming")
         make_witness(dsn)
         writers = [Writer(number, dsn, chance) for number in range(count)]
