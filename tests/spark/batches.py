@@ -21,6 +21,7 @@ from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import with_loading
 from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.tables.retained_columns import DEFAULT_POLICIES
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.mirror_sizes import DEFAULT_RETAIN_S
@@ -48,6 +49,7 @@ class Batches:
         self.retain_s = DEFAULT_RETAIN_S
         self.history_retain_s: float | None = None
         self.on_error: OnError = "fail"
+        self.policies = DEFAULT_POLICIES
         self.scd_type: ScdType = 1
         self.storage: Storage | None = None
         """Of the target, for a test that makes it fail."""
@@ -106,7 +108,10 @@ class Batches:
             target, replace(start, retain_s=self.retain_s, history_retain_s=self.history_retain_s)
         )
         batches = MirrorBatches(
-            target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error
+            *(target, writer, self._schemas.__getitem__),
+            accept_gaps=accept_gaps,
+            on_error=self.on_error,
+            policies=self.policies,
         )
         try:
             yield batches

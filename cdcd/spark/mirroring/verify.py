@@ -183,6 +183,9 @@ class _Table:
         self._spark, self._connection, self._cluster = spark, connection, cluster
         self._opened, self._topic, self._shown = opened, topic, shown
         self._entry = opened.version.tables.get(topic, TableEntry(topic))
+        self._fields = [
+            one for one in self._entry.fields if not one.retained
+        ]  # others are not in the newest schema
         self._ids = ids_of(opened.version.offsets)
         self._ends = {
             partition: end for partition, end in opened.version.offsets.get(topic, {}).items() if end > 0
@@ -220,7 +223,7 @@ class _Table:
         if "key" not in changes.columns:
             raise _Unknown(_NO_KEY)
         names = current_names(self._topic, history.last, partial(schema_by_id, access_of(self._connection)))
-        mirrored = [one.name for one in self._entry.fields]
+        mirrored = [one.name for one in self._fields]
         if wrong := set(mirrored) ^ set(names.shown.values()):
             return TableResult(
                 self._topic,
@@ -237,7 +240,7 @@ class _Table:
         if names.left is not None and (history.emptied is None or history.emptied < names.left):
             history = replace(history, emptied=names.left)
         columns = self._typed(changes)
-        began = names.began(history.last, [one.name for one in self._entry.fields])
+        began = names.began(history.last, [one.name for one in self._fields])
         expected = fold(changes, columns, history, began)
         return self._joined(expected, self._mirrored(changes, columns), len(columns))
 
@@ -288,10 +291,10 @@ class _Table:
     def _typed(self, changes: DataFrame) -> list[tuple[str, str]]:
         """Return the mirror's columns with the types of `decode`."""
         types = {one.name: one.dataType.simpleString() for one in changes.schema["after"].dataType.fields}
-        gone = [one.name for one in self._entry.fields if one.name not in types]
+        gone = [one.name for one in self._fields if one.name not in types]
         if gone:
             raise _Unknown(f"the newest schema of the topic lacks columns of the mirror: {', '.join(gone)}")
-        return [(one.name, types[one.name]) for one in self._entry.fields]
+        return [(one.name, types[one.name]) for one in self._fields]
 
     def _mirrored(self, changes: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
         """Return the mirror's rows in the form of `fold`."""

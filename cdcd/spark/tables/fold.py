@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -289,6 +290,7 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
     """Return the rows of a table without a key: changes add and remove one occurrence of a whole row."""
     states: list[RowState] = []
     signs: list[int] = []
+    lacks: list[tuple[str, ...]] = []
     for event in events:
         if event.key is not None:
             raise MirrorInconsistent("a change of a table without a key has a key", **_where(shape, event))
@@ -304,12 +306,13 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
                 raise MirrorInconsistent(f"a change lacks its {image} row", **_where(shape, event))
             states.append(_row_state(event, shape, image, values))
             signs.append(sign)
+            lacks.append(shape.lacks.get(event.schema_id, ()))
         if event.op not in _IMAGES:
             raise MirrorInconsistent(
                 "the change has an operation that produces no row", **_where(shape, event)
             )
     changed = _rows_of_bag(states, shape, existing)
-    return _bag_sum(changed, signs, existing, shape)
+    return _bag_sum(changed, signs, existing, _Forms(changed, existing, lacks, shape))
 
 
 _NOT_LOGGED = ".not_logged"
@@ -331,9 +334,8 @@ def _rows_of_bag(states: list[RowState], shape: TableShape, existing: pa.Table) 
     return with_digests(rows_of(numbers, states, shape, existing), shape)
 
 
-def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:
+def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, forms: _Forms) -> pa.Table:
     """Return the rows after applying each change in turn, because a change may remove a row added just before."""
-    forms = _Forms(changed, shape)
     counts: Counter[bytes] = Counter(existing.column(KEY).to_pylist() if -1 in signs else ())
     held = counts.copy()
     sample: dict[bytes, int] = {}
@@ -357,11 +359,16 @@ def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: Tab
 class _Forms:
     """Rows with all columns, and without the newest ones: the versions of a row that the target may have.
 
-    PostgreSQL does not send the rows when a column is added with a default or renamed.
+    PostgreSQL does not send the rows when a column is added with a default or renamed. It sends no values of a column
+    that the target retains: `lacks` names these for each row, and the row of the target may have any values there.
     """
 
-    def __init__(self, rows: pa.Table, shape: TableShape) -> None:
-        self._rows, self._shape = rows, shape
+    def __init__(
+        self, rows: pa.Table, existing: pa.Table, lacks: list[tuple[str, ...]], shape: TableShape
+    ) -> None:
+        self._rows, self._shape, self._lacks = rows, shape, lacks
+        self._all = (rows, existing)
+        self._without: dict[tuple[str, ...], dict[bytes, set[bytes]]] = {}
         self._later = sorted((one for one in shape.fields if one.is_later), key=lambda one: one.number)
         self._digests: list[list[bytes]] = [rows.column(KEY).to_pylist()]
 
@@ -375,11 +382,29 @@ class _Forms:
     def find(self, number: int, counts: Mapping[bytes, int]) -> bytes:
         """Return the digest of an existing row that a change removes."""
         for age in range(len(self._digests) + len(self._later)):
-            if counts[self.digests(age)[number]] > 0:
-                return self.digests(age)[number]
+            digest = self.digests(age)[number]
+            if counts[digest] > 0:
+                return digest
+            held = [one for one in self._with_any(self._lacks[number]).get(digest, ()) if counts[one] > 0]
+            if held:  # which of them PostgreSQL has removed is not known
+                return min(held)
         raise MirrorInconsistent(
             "the target does not have the row that a change removes", topic=self._shape.topic
         )
+
+    def _with_any(self, lacks: tuple[str, ...]) -> dict[bytes, set[bytes]]:
+        """Return the digests of all rows by those that they have without some columns; nothing without columns."""
+        columns = [one for one in self._shape.fields if one.avro_name in lacks]
+        if columns and lacks not in self._without:
+            found: dict[bytes, set[bytes]] = {}
+            for rows in self._all:
+                bare = with_digests(reduce(_without, columns, rows), self._shape)
+                for digest, whole in zip(
+                    bare.column(KEY).to_pylist(), rows.column(KEY).to_pylist(), strict=True
+                ):
+                    found.setdefault(digest, set()).add(whole)
+            self._without[lacks] = found
+        return self._without.get(lacks, {})
 
 
 def _without(row: pa.Table, column: Field) -> pa.Table:
