@@ -6,7 +6,7 @@ Invariant: the steps are those of `cdcd.spark.mirroring.batches.MirrorBatches`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.spark.mirroring.batches import MirrorBatches, OnError
-from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.mirroring.records import Records, RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import with_loading
 from cdcd.spark.source.source_position import SourcePosition
@@ -51,6 +51,7 @@ class Batches:
         self.on_error: OnError = "fail"
         self.policies = DEFAULT_POLICIES
         self.scd_type: ScdType = 1
+        self.records: Callable[[pa.Table], Records] = RecordsOnDriver
         self.storage: Storage | None = None
         """Of the target, for a test that makes it fail."""
         target.mkdir()
@@ -92,9 +93,9 @@ class Batches:
         """
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(
-                RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn, commit_us)
-            )
+            found = self.records(records_table(records))
+            batches.apply(found, offsets, SourcePosition(end_lsn, commit_us))
+            found.close()
         return self.rows()
 
     @contextmanager

@@ -206,9 +206,7 @@ def _field_of(column: Continued, number: int, entry: TableEntry) -> Field:
 
 def _lacking(columns: Iterable[Continued], number: int, *, comes_back: bool) -> tuple[str, ...]:
     """Return the Avro names of columns that records with a schema id do not have, and rows before them may have."""
-    return tuple(
-        one.avro_name for one in columns if (one.retained or comes_back) and number not in one.names
-    )
+    return tuple(one.avro_name for one in columns if (one.retained or comes_back) and number not in one.names)
 
 
 def _check_keys(
