@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import reduce
+from heapq import heappop, heappush
 
 import pyarrow as pa
 
@@ -81,6 +82,7 @@ def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, forms: _Fo
             counts[forms.find(number, counts)] -= 1
         else:
             counts[digest] += 1
+            forms.note_added(digest)
             sample[digest] = number
     added = [number for digest, number in sample.items() for _ in range(counts[digest] - held[digest])]
     lost = held - counts
@@ -106,6 +108,7 @@ class _Forms:
         self._rows, self._shape, self._lacks = rows, shape, lacks
         self._all = (rows, existing)
         self._without: dict[tuple[str, ...], dict[bytes, list[bytes]]] = {}
+        self._absent: dict[bytes, list[list[bytes]]] = {}
         self._later = sorted((one for one in shape.fields if one.is_later), key=lambda one: one.number)
         self._digests: list[list[bytes]] = [rows.column(KEY).to_pylist()]
 
@@ -116,6 +119,11 @@ class _Forms:
             self._digests.append(self._rows.column(KEY).to_pylist())
         return self._digests[age]
 
+    def note_added(self, digest: bytes) -> None:
+        """Note that a row with all columns is there."""
+        for heap in self._absent.pop(digest, ()):
+            heappush(heap, digest)
+
     def find(self, number: int, counts: Mapping[bytes, int]) -> bytes:
         """Return the digest of an existing row that a change removes."""
         for age in range(len(self._digests) + len(self._later)):
@@ -123,16 +131,20 @@ class _Forms:
             if counts[digest] > 0:
                 return digest
             held = self._with_any(self._lacks[number]).get(digest, [])
-            while held and counts[held[-1]] <= 0:
-                held.pop()
+            while held and counts[held[0]] <= 0:
+                self._absent.setdefault(held[0], []).append(held)
+                heappop(held)
             if held:  # which of them PostgreSQL has removed is not known
-                return held[-1]
+                return held[0]
         raise MirrorInconsistent(
             "the target does not have the row that a change removes", topic=self._shape.topic
         )
 
     def _with_any(self, lacks: tuple[str, ...]) -> dict[bytes, list[bytes]]:
-        """Return the digests of all rows by those that they have without some columns; nothing without columns."""
+        """Return heaps of the digests of all rows, by those that they have without some columns.
+
+        Without columns nothing.
+        """
         columns = [one for one in self._shape.fields if one.avro_name in lacks]
         if columns and lacks not in self._without:
             found: dict[bytes, set[bytes]] = {}
@@ -140,8 +152,8 @@ class _Forms:
                 bare = with_digests(reduce(_without, columns, rows), self._shape)
                 for digest, whole in zip(bare[KEY].to_pylist(), rows[KEY].to_pylist(), strict=True):
                     found.setdefault(digest, set()).add(whole)
-            # The lowest digest comes last, so that the result does not depend on the batches.
-            self._without[lacks] = {one: sorted(both, reverse=True) for one, both in found.items()}
+            # The lowest digest comes first, so that the result does not depend on the batches.
+            self._without[lacks] = {one: sorted(both) for one, both in found.items()}
         return self._without.get(lacks, {})
 
 
