@@ -38,7 +38,7 @@ from cdcd.spark.reading.table_frame import table_frame
 from cdcd.spark.session import first_line, is_of_spark, reason_of
 from cdcd.spark.source.cuts import ids_of, with_ids
 from cdcd.spark.source.table_options import topics_of
-from cdcd.spark.target.shape import SPECIAL
+from cdcd.spark.target.shape import SPECIAL, Field
 from cdcd.spark.target.versions import TableEntry
 
 Status = Literal["equal", "differs", "unknown"]
@@ -183,13 +183,15 @@ class _Table:
         self._spark, self._connection, self._cluster = spark, connection, cluster
         self._opened, self._topic, self._shown = opened, topic, shown
         self._entry = opened.version.tables.get(topic, TableEntry(topic))
-        self._fields = [
-            one for one in self._entry.fields if not one.retained
-        ]  # others are not in the newest schema
         self._ids = ids_of(opened.version.offsets)
         self._ends = {
             partition: end for partition, end in opened.version.offsets.get(topic, {}).items() if end > 0
         }
+
+    @property
+    def _fields(self) -> list[Field]:
+        """The columns, without retained ones, which the newest schema of the topic does not have."""
+        return [one for one in self._entry.fields if not one.retained]
 
     def compare(self) -> TableResult:
         """Return the result. Raises _Unknown. Rows that differ are certain, whatever other readers find."""

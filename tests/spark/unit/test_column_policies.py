@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.errors import MirrorInconsistent
+from cdcd.spark.commands import mirror as command
+from cdcd.spark.commands.arguments import parse
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.tables.retained_columns import DEFAULT_POLICIES, ColumnPolicies
 from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
@@ -395,12 +398,10 @@ def test_another_policy_after_a_restart(tmp_path: Path, has_key: bool, table_for
     assert items.rows() == [{"id": number, "c": "c"} for number in (1, 3, 4)]
 
 
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_a_history_has_the_values_until_the_rows_change(
     tmp_path: Path, in_one_batch: bool, table_format: TableFormat
 ) -> None:
-    if table_format == "iceberg":
-        pytest.skip("the views of histories are the same, without a library of the format")
     items = Mirrored(
         *(tmp_path / "t", of("a", 2), of("b", 3)),
         in_one_batch=in_one_batch,
@@ -618,6 +619,25 @@ def test_a_table_that_is_parked_and_copied_again_has_a_version_with_the_former_t
         assert in_order(shown(again)) == [{"id": 1, "n": 1}]
     else:
         assert in_order(READERS[table_format].recorded(again).to_pylist()) == [{"id": 1, "n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ("drop", "park")),
+        (["--dropped-columns", "keep", "--changed-types", "new_column"], ("keep", "new_column")),
+        (["--changed-types", "fail"], ("drop", "fail")),
+    ],
+)
+def test_the_command_passes_the_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[str, str]
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(command, "mirror", lambda *_, **options: given.update(options))
+    monkeypatch.setattr(command, "lasting", lambda spark, _: spark)
+    target = ["--brokers", "127.0.0.1:1", "--prefix", "shop", "--registry", "none", "--target", str(tmp_path)]
+    command._prepared(parse(["mirror", *target, *words]))(cast(SparkSession, object()))
+    assert (given["dropped_columns"], given["changed_types"]) == expected
 
 
 # --- any order -----------------------------------------------------------------------------------------------
