@@ -6,7 +6,7 @@ Invariant: the steps are those of `cdcd.spark.mirroring.batches.MirrorBatches`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.spark.mirroring.batches import MirrorBatches, OnError
-from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.mirroring.records import Records, RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import with_loading
 from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.tables.retained_columns import DEFAULT_POLICIES
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.mirror_sizes import DEFAULT_RETAIN_S
@@ -48,7 +49,9 @@ class Batches:
         self.retain_s = DEFAULT_RETAIN_S
         self.history_retain_s: float | None = None
         self.on_error: OnError = "fail"
+        self.policies = DEFAULT_POLICIES
         self.scd_type: ScdType = 1
+        self.records: Callable[[pa.Table], Records] = RecordsOnDriver
         self.storage: Storage | None = None
         """Of the target, for a test that makes it fail."""
         target.mkdir()
@@ -90,9 +93,9 @@ class Batches:
         """
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(
-                RecordsOnDriver(records_table(records)), offsets, SourcePosition(end_lsn, commit_us)
-            )
+            found = self.records(records_table(records))
+            batches.apply(found, offsets, SourcePosition(end_lsn, commit_us))
+            found.close()
         return self.rows()
 
     @contextmanager
@@ -106,7 +109,10 @@ class Batches:
             target, replace(start, retain_s=self.retain_s, history_retain_s=self.history_retain_s)
         )
         batches = MirrorBatches(
-            target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error
+            *(target, writer, self._schemas.__getitem__),
+            accept_gaps=accept_gaps,
+            on_error=self.on_error,
+            policies=self.policies,
         )
         try:
             yield batches

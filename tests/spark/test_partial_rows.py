@@ -7,7 +7,7 @@ import pytest
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.events import STREAM, Event, Sequence
-from cdcd.spark.tables.fold import fold_bag
+from cdcd.spark.tables.bag_fold import fold_bag
 from cdcd.spark.target.shape import Field, TableShape, arrow_schema
 
 SHAPE = TableShape(

@@ -189,6 +189,7 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="what to do with a table whose records are not a consistent history: park leaves the table unchanged "
         "and updates the others, fail ends the mirror (default: %(default)s)",
     )
+    _add_policies(command)
     command.add_argument(
         "--retain",
         default=f"{DEFAULT_RETAIN_S:g} seconds",
@@ -204,6 +205,24 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _add_catalog(command)
     _add_operation(command)
     _add_spark(command)
+
+
+def _add_policies(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--dropped-columns",
+        choices=("drop", "keep"),
+        default="drop",
+        help="what to do with a column that was dropped in PostgreSQL: drop removes it from the mirror's table, keep "
+        "leaves it there, null in rows that are written later (default: %(default)s)",
+    )
+    command.add_argument(
+        "--changed-types",
+        choices=("park", "new_column", "fail"),
+        default="park",
+        help="what to do if a column gets an incompatible type: park does what --on-error says, new_column leaves "
+        "the former values in a column of their own (not of a column in the key), fail ends the mirror (default: "
+        "%(default)s)",
+    )
 
 
 def _add_operation(command: argparse.ArgumentParser) -> None:

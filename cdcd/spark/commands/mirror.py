@@ -47,6 +47,8 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         accept_gaps=options.accept_gaps,
         accept_cluster=options.accept_cluster,
         on_error=options.on_error,
+        dropped_columns=options.dropped_columns,
+        changed_types=options.changed_types,
         retain_s=retain_s,
         retry_s=options.retry_s,
         metrics_port=options.metrics_port,

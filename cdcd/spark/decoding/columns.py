@@ -8,7 +8,7 @@ all their 38 digits.  Must not: do I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -198,6 +198,22 @@ def without_time(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(arrow):
         return pa.struct([pa.field(one.name, without_time(one.type)) for one in arrow])
     return arrow
+
+
+def names_within(one: pa.Field, prefix: str = "") -> Iterator[str]:
+    """Yield the name of a field, and those of the fields inside it, with dots, as Iceberg names them."""
+    name = f"{prefix}{one.name}"
+    yield name
+    for inside in _inside(one.type):
+        yield from names_within(inside, f"{name}.")
+
+
+def _inside(arrow: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_list(arrow):
+        return [pa.field("element", arrow.value_type)]
+    if pa.types.is_map(arrow):
+        return [pa.field("key", arrow.key_type), pa.field("value", arrow.item_type)]
+    return list(arrow) if pa.types.is_struct(arrow) else []
 
 
 def continues(old: AvroType, new: AvroType) -> bool:

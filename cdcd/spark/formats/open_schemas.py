@@ -15,7 +15,7 @@ from itertools import count
 import pyarrow as pa
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.decoding.columns import without_time
+from cdcd.spark.decoding.columns import names_within, without_time
 from cdcd.spark.target.shape import KEY, SPECIAL, Field, arrow_schema
 from cdcd.spark.target.versions import TableFormat
 
@@ -87,7 +87,7 @@ def check_names(table_format: TableFormat, topic: str, fields: Iterable[Field]) 
     Names differ not only in case. Iceberg also names a field inside a column with a dot, as a column may be named.
     """
     schema = open_schema(table_format, fields)
-    nested = {one.name: [*_names(one)] for one in schema}
+    nested = {one.name: [*names_within(one)] for one in schema}
     names = [*nested] if table_format == "delta" else [name for inside in nested.values() for name in inside]
     lowered = [name.lower() for name in names]
     if len(set(lowered)) < len(lowered):
@@ -98,22 +98,6 @@ def check_names(table_format: TableFormat, topic: str, fields: Iterable[Field]) 
         )
     if table_format == "iceberg" and any(len(inside) > MOST_NESTED for inside in nested.values()):
         raise MirrorInconsistent(f"a column has more than {MOST_NESTED} fields inside", topic=topic)
-
-
-def _names(one: pa.Field, prefix: str = "") -> Iterator[str]:
-    """Yield the name of a field, and those of the fields inside it."""
-    name = f"{prefix}{one.name}"
-    yield name
-    for inside in _inside(one.type):
-        yield from _names(inside, f"{name}.")
-
-
-def _inside(arrow: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_list(arrow):
-        return [pa.field("element", arrow.value_type)]
-    if pa.types.is_map(arrow):
-        return [pa.field("key", arrow.key_type), pa.field("value", arrow.item_type)]
-    return list(arrow) if pa.types.is_struct(arrow) else []
 
 
 def is_extended(table_format: TableFormat, old: Sequence[Field], new: Sequence[Field]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from cdcd.errors import ConfigError
 from cdcd.spark.decoding.name_lists import check_lists
+from cdcd.spark.tables.retained_columns import CHANGED_TYPES, DROPPED_COLUMNS
 from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS
 
 __all__ = ["check_choices", "check_history", "check_names", "check_numbers"]
@@ -19,6 +20,8 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
     "format": TABLE_FORMATS,
     "stored_as_scd_type": SCD_TYPES,
     "on_error": ("park", "fail"),
+    "dropped_columns": DROPPED_COLUMNS,
+    "changed_types": CHANGED_TYPES,
 }
 _LEAST = {"buckets": 1, "max_rows": 1, "driver_bytes": 0, "retain_s": 0, "retry_s": 0}
 

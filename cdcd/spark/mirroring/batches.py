@@ -30,6 +30,7 @@ from cdcd.spark.tables.history_merges import HistoryMerges
 from cdcd.spark.tables.next_version import incomplete_tables, next_version, park, with_position, with_readable
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.plan_anew import known_us, plan_or_anew, resumed
+from cdcd.spark.tables.retained_columns import DEFAULT_POLICIES, ColumnPolicies, ColumnTypeChanged
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.tables.unreadable import DECODING_ERRORS, is_of_a_record, not_planned, readable
 from cdcd.spark.target.left_files import has_files
@@ -112,8 +113,10 @@ class MirrorBatches:
         accept_gaps: bool = False,
         on_error: OnError = "park",
         observer: Observer | None = None,
+        policies: ColumnPolicies = DEFAULT_POLICIES,
     ) -> None:
         self._accept_gaps = accept_gaps
+        self._policies = policies
         self._parks = on_error == "park"
         self._target = target
         self._writer = writer
@@ -393,11 +396,13 @@ class MirrorBatches:
             self._schema_of,
             accepts_gaps=self._accept_gaps,
             has_history=self.version.scd_type == 2,
+            policies=self._policies,
         )
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:
         """Return code and text of an error that parks a table; raise it if it has to end the mirror."""
-        if not self._parks:
+        ends = isinstance(error, ColumnTypeChanged) and self._policies.changed_types == "fail"
+        if ends or not self._parks:
             raise error
         return error.code, str(error)
 

@@ -34,6 +34,7 @@ from cdcd.spark.session import reason_of
 from cdcd.spark.source.cuts import loading_of
 from cdcd.spark.source.table_options import split_names
 from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.tables.retained_columns import DEFAULT_POLICIES, ColumnPolicies
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.ownership import starting_version
@@ -71,6 +72,7 @@ class MirrorSettings:
     on_batch: Callable[[BatchReport], None] | None = None
     catalog: str | None = None
     history_retain_s: float | None = None
+    policies: ColumnPolicies = DEFAULT_POLICIES
 
 
 @dataclass
@@ -149,7 +151,8 @@ class MirrorSessions:
             self.spark, connection, writer.version, asked.source_options, asked.driver_bytes
         )
         batches = MirrorBatches(
-            storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self
+            *(storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self),
+            policies=asked.policies,
         )
         batches.publish_start()
         sweep(storage, writer)  # after Delta tables are at the version's commits again

@@ -42,6 +42,7 @@ from cdcd.spark.session import is_remote
 from cdcd.spark.source.prefix_topics import existing_tables
 from cdcd.spark.source.table_options import topics_of
 from cdcd.spark.storage.uri import FORMS, open_storage
+from cdcd.spark.tables.retained_columns import ChangedTypes, ColumnPolicies, DroppedColumns
 from cdcd.spark.target.commit_log import has_version
 from cdcd.spark.target.mirror_sizes import (
     DEFAULT_BUCKETS,
@@ -86,6 +87,8 @@ def mirror(
     metrics_host: str = LOCAL_HOST,
     catalog: str | None = None,
     history_retain_s: float | None = None,
+    dropped_columns: DroppedColumns = "drop",
+    changed_types: ChangedTypes = "park",
 ) -> MirrorQuery:
     """Start a thread that updates `target` from the topics.
 
@@ -104,6 +107,9 @@ def mirror(
     `history_retain_s`: how long a version of a row remains in the history after its end; None: for ever.
     `retry_s`: how long, without progress, the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
+    `dropped_columns`: "keep" leaves a column that PostgreSQL drops in the table, null in rows written later.
+    `changed_types`: what happens if a column gets an incompatible type: "park" does what `on_error` says;
+    "new_column" leaves the former values in a column of their own, unless it is in the key; "fail" ends the query.
     `catalog`: a namespace such as "spark_catalog.shop", in which the tables are registered, later ones too.
     Raises ConfigError for a session of Spark Connect, for the format delta or iceberg without its library, and for a
     new target whose path readers of the format do not find. An error of the start is raised, and not tried again.
@@ -113,6 +119,7 @@ def mirror(
     connection = _connection(connection, config, target)
     access_of(connection)
     check_choices(on_error=on_error, format=format, stored_as_scd_type=stored_as_scd_type)
+    check_choices(dropped_columns=dropped_columns, changed_types=changed_types)
     check_numbers(
         buckets=buckets, max_rows=max_rows, driver_bytes=driver_bytes, retain_s=retain_s, retry_s=retry_s
     )
@@ -143,6 +150,7 @@ def mirror(
         on_batch,
         catalog,
         history_retain_s,
+        ColumnPolicies(dropped_columns, changed_types),
     )
     namespace = None if catalog is None else namespace_of(catalog)
     sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))

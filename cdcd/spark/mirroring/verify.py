@@ -38,7 +38,7 @@ from cdcd.spark.reading.table_frame import table_frame
 from cdcd.spark.session import first_line, is_of_spark, reason_of
 from cdcd.spark.source.cuts import ids_of, with_ids
 from cdcd.spark.source.table_options import topics_of
-from cdcd.spark.target.shape import SPECIAL
+from cdcd.spark.target.shape import SPECIAL, Field
 from cdcd.spark.target.versions import TableEntry
 
 Status = Literal["equal", "differs", "unknown"]
@@ -188,6 +188,11 @@ class _Table:
             partition: end for partition, end in opened.version.offsets.get(topic, {}).items() if end > 0
         }
 
+    @property
+    def _fields(self) -> list[Field]:
+        """The columns, without retained ones, which the newest schema of the topic does not have."""
+        return [one for one in self._entry.fields if not one.retained]
+
     def compare(self) -> TableResult:
         """Return the result. Raises _Unknown. Rows that differ are certain, whatever other readers find."""
         others = other_rows(self._opened.target, self._opened.version, self._entry)
@@ -220,7 +225,7 @@ class _Table:
         if "key" not in changes.columns:
             raise _Unknown(_NO_KEY)
         names = current_names(self._topic, history.last, partial(schema_by_id, access_of(self._connection)))
-        mirrored = [one.name for one in self._entry.fields]
+        mirrored = [one.name for one in self._fields]
         if wrong := set(mirrored) ^ set(names.shown.values()):
             return TableResult(
                 self._topic,
@@ -237,7 +242,7 @@ class _Table:
         if names.left is not None and (history.emptied is None or history.emptied < names.left):
             history = replace(history, emptied=names.left)
         columns = self._typed(changes)
-        began = names.began(history.last, [one.name for one in self._entry.fields])
+        began = names.began(history.last, [one.name for one in self._fields])
         expected = fold(changes, columns, history, began)
         return self._joined(expected, self._mirrored(changes, columns), len(columns))
 
@@ -288,10 +293,10 @@ class _Table:
     def _typed(self, changes: DataFrame) -> list[tuple[str, str]]:
         """Return the mirror's columns with the types of `decode`."""
         types = {one.name: one.dataType.simpleString() for one in changes.schema["after"].dataType.fields}
-        gone = [one.name for one in self._entry.fields if one.name not in types]
+        gone = [one.name for one in self._fields if one.name not in types]
         if gone:
             raise _Unknown(f"the newest schema of the topic lacks columns of the mirror: {', '.join(gone)}")
-        return [(one.name, types[one.name]) for one in self._entry.fields]
+        return [(one.name, types[one.name]) for one in self._fields]
 
     def _mirrored(self, changes: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
         """Return the mirror's rows in the form of `fold`."""

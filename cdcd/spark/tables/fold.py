@@ -9,13 +9,11 @@ A keyed table has the last row of each key. Columns that PostgreSQL did not send
 the row before, in this batch or in the target; after a change of the key that row is under the old key, one step
 earlier in the same transaction (F47). If there is no such row, or it lacks the value, too, the new row is incomplete,
 which is normal while cdcd copies the table incrementally. Columns that a snapshot does not copy (`unchanged` of its
-rows) are null until a change has their value. A table without a key is a bag: each change adds or removes
-one row.
+rows) are null until a change has their value. A table without a key is folded by `bag_fold`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,17 +23,15 @@ import pyarrow.compute as pc
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.columns import arrow_array
 from cdcd.spark.decoding.events import BEGINNING, ENDS, Event, Sequence
-from cdcd.spark.target.large_columns import filtered, is_among, taken, taken_values
+from cdcd.spark.target.large_columns import filtered, is_among, taken_values
 from cdcd.spark.target.shape import (
     KEY,
     MISSING,
     MISSING_TYPE,
     SPECIAL,
     SPECIAL_TYPE,
-    Field,
     TableShape,
     arrow_schema,
-    with_digests,
 )
 
 
@@ -99,7 +95,7 @@ def row_states(
             yield event, None
             continue
         if key is None:
-            raise MirrorInconsistent("a change of a table with a key has no key", **_where(shape, event))
+            raise MirrorInconsistent("a change of a table with a key has no key", **where_of(shape, event))
         if event.op == "d":
             removed = (event.sequence, key, state[key] if key in state else before.row(key))
             state[key] = None
@@ -107,7 +103,7 @@ def row_states(
             continue
         if event.op not in ("c", "u", "r") or event.after is None:
             raise MirrorInconsistent(
-                "the change has an operation that produces no row", **_where(shape, event)
+                "the change has an operation that produces no row", **where_of(shape, event)
             )
         row = _state_of(event, shape)
         if event.unchanged:
@@ -160,7 +156,8 @@ def _missing_of(rows: Iterable[RowState], shape: TableShape) -> pa.Array:
     )
 
 
-def _where(shape: TableShape, event: Event) -> dict[str, Any]:
+def where_of(shape: TableShape, event: Event) -> dict[str, Any]:
+    """Return the place of a change, for an error."""
     return {
         "topic": shape.topic,
         "op": event.op,
@@ -171,10 +168,11 @@ def _where(shape: TableShape, event: Event) -> dict[str, Any]:
 
 
 def _state_of(event: Event, shape: TableShape) -> RowState:
-    return _row_state(event, shape, "after", event.after or {})
+    return row_state(event, shape, "after", event.after or {})
 
 
-def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> RowState:
+def row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> RowState:
+    """Return a row as a change has sent it. `image`: before or after."""
     special = (
         {
             avro_name_of(shape, event, name.removeprefix(image + ".")): text
@@ -283,112 +281,3 @@ def without_keys(existing: pa.Table, keys: pa.Array | pa.ChunkedArray) -> pa.Tab
     """Return the rows whose key is not among `keys`."""
     wanted = keys if isinstance(keys, pa.ChunkedArray) else pa.chunked_array([keys])
     return filtered(existing, pc.invert(is_among(existing.column(KEY), wanted)))
-
-
-def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.Table:
-    """Return the rows of a table without a key: changes add and remove one occurrence of a whole row."""
-    states: list[RowState] = []
-    signs: list[int] = []
-    for event in events:
-        if event.key is not None:
-            raise MirrorInconsistent("a change of a table without a key has a key", **_where(shape, event))
-        if event.unchanged:
-            raise MirrorInconsistent(
-                "a change of a table without a key has an incomplete row", **_where(shape, event)
-            )
-        if any(name.endswith(_NOT_LOGGED) for name in event.special or ()):
-            raise MirrorInconsistent(_PARTIAL, hint=_PARTIAL_HINT, **_where(shape, event))
-        for image, sign in _IMAGES.get(event.op, ()):
-            values = event.before if image == "before" else event.after
-            if values is None:
-                raise MirrorInconsistent(f"a change lacks its {image} row", **_where(shape, event))
-            states.append(_row_state(event, shape, image, values))
-            signs.append(sign)
-        if event.op not in _IMAGES:
-            raise MirrorInconsistent(
-                "the change has an operation that produces no row", **_where(shape, event)
-            )
-    changed = _rows_of_bag(states, shape, existing)
-    return _bag_sum(changed, signs, existing, shape)
-
-
-_NOT_LOGGED = ".not_logged"
-_PARTIAL = "PostgreSQL logged only the partition's replica identity of an old row, and the table has no key"
-_PARTIAL_HINT = (
-    "give its records a key (format.key_columns), or set REPLICA IDENTITY FULL on its partitions; then take a new "
-    "snapshot under another name, into an empty target"
-)
-_IMAGES: dict[str, tuple[tuple[str, int], ...]] = {
-    "c": (("after", 1),),
-    "r": (("after", 1),),
-    "u": (("before", -1), ("after", 1)),
-    "d": (("before", -1),),
-}
-
-
-def _rows_of_bag(states: list[RowState], shape: TableShape, existing: pa.Table) -> pa.Table:
-    numbers = [number.to_bytes(8, "big") for number in range(len(states))]
-    return with_digests(rows_of(numbers, states, shape, existing), shape)
-
-
-def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:
-    """Return the rows after applying each change in turn, because a change may remove a row added just before."""
-    forms = _Forms(changed, shape)
-    counts: Counter[bytes] = Counter(existing.column(KEY).to_pylist() if -1 in signs else ())
-    held = counts.copy()
-    sample: dict[bytes, int] = {}
-    for number, (digest, sign) in enumerate(zip(forms.digests(0), signs, strict=True)):
-        if sign < 0:
-            counts[forms.find(number, counts)] -= 1
-        else:
-            counts[digest] += 1
-            sample[digest] = number
-    added = [number for digest, number in sample.items() for _ in range(counts[digest] - held[digest])]
-    lost = held - counts
-    if lost:
-        keep = []
-        for digest in existing.column(KEY).to_pylist():
-            keep.append(not lost[digest])
-            lost[digest] -= 1 if lost[digest] else 0
-        existing = existing.filter(pa.array(keep, pa.bool_()))
-    return pa.concat_tables([existing, taken(changed, pa.array(added, pa.int64()))])
-
-
-class _Forms:
-    """Rows with all columns, and without the newest ones: the versions of a row that the target may have.
-
-    PostgreSQL does not send the rows when a column is added with a default or renamed.
-    """
-
-    def __init__(self, rows: pa.Table, shape: TableShape) -> None:
-        self._rows, self._shape = rows, shape
-        self._later = sorted((one for one in shape.fields if one.is_later), key=lambda one: one.number)
-        self._digests: list[list[bytes]] = [rows.column(KEY).to_pylist()]
-
-    def digests(self, age: int) -> list[bytes]:
-        """Return the rows' digests without the `age` newest columns."""
-        while len(self._digests) <= age:
-            self._rows = with_digests(_without(self._rows, self._later.pop()), self._shape)
-            self._digests.append(self._rows.column(KEY).to_pylist())
-        return self._digests[age]
-
-    def find(self, number: int, counts: Mapping[bytes, int]) -> bytes:
-        """Return the digest of an existing row that a change removes."""
-        for age in range(len(self._digests) + len(self._later)):
-            if counts[self.digests(age)[number]] > 0:
-                return self.digests(age)[number]
-        raise MirrorInconsistent(
-            "the target does not have the row that a change removes", topic=self._shape.topic
-        )
-
-
-def _without(row: pa.Table, column: Field) -> pa.Table:
-    """Return the rows with null in a column."""
-    place = row.schema.get_field_index(column.name)
-    row = row.set_column(place, row.schema.field(place), pa.nulls(row.num_rows, row.schema.field(place).type))
-    special = [
-        [entry for entry in entries or () if entry[0] != column.name] or None
-        for entries in row.column(SPECIAL).to_pylist()
-    ]
-    place = row.schema.get_field_index(SPECIAL)
-    return row.set_column(place, row.schema.field(place), pa.array(special, SPECIAL_TYPE))

@@ -3,7 +3,8 @@
 In: a summary of the batch (schema ids, the last record under each, records without a key) and the table's entry.
 Out: a `TablePlan` per topic, with all input of a fold.
 Invariant: a column continues only if every later schema has it (`same_columns`), the newest with a type that Avro's
-promotions allow. Values of another type than the newest one are an error, if no TRUNCATE follows them.
+promotions allow. Values of another type than the newest one are an error, if no TRUNCATE follows them, unless the
+policies retain them in a column of their own.
 Must not: do I/O except fetching schemas by id; use Spark.
 """
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 
 from cdcd.errors import MirrorInconsistent
+from cdcd.schema.attnums import ATTNUM
 from cdcd.spark.decoding.columns import AvroType, arrow_type, continues, has_same_bytes, without_null
 from cdcd.spark.decoding.events import (
     BEGINNING,
@@ -27,10 +30,15 @@ from cdcd.spark.decoding.events import (
     read_events,
     sequence_of,
 )
-from cdcd.spark.decoding.frame import column_name
 from cdcd.spark.decoding.schemas import Schema, expand, parsed_physical, schema_id, value_record
-from cdcd.spark.tables.same_columns import (
+from cdcd.spark.tables.retained_columns import (
+    DEFAULT_POLICIES,
+    ColumnPolicies,
+    ColumnTypeChanged,
     Continued,
+    without_dropped,
+)
+from cdcd.spark.tables.same_columns import (
     as_current,
     continued_columns,
     fields_of,
@@ -98,6 +106,7 @@ def plan_table(
     *,
     accepts_gaps: bool = False,
     needs_all: bool = False,
+    policies: ColumnPolicies = DEFAULT_POLICIES,
 ) -> tuple[TablePlan, TableEntry]:
     """Return the plan, and the table's entry with its current columns. Raises GapInTopic for a gap not accepted.
 
@@ -108,14 +117,14 @@ def plan_table(
     }
     last = last_changes(look.last_values, schemas)
     order = sorted((one for one in last if last[one] > entry.applied), key=lambda number: last[number])
-    entry, order, left = of_newest_table(entry, order, schemas, last)
+    entry, order, left = of_newest_table(without_dropped(entry, policies), order, schemas, last)
     keyed = look.keyed_rows > 0 or bool(entry.keyed)
     if entry.keyed is False and look.keyed_rows:
         raise MirrorInconsistent(
             "a table without a key now has one, or a record that cdcd did not write: mirror it again",
             topic=look.topic,
         )
-    columns = continued_columns(entry, order, schemas)
+    columns = continued_columns(entry, order, schemas, policies, is_keyed=keyed)
     held, written = entry, schemas
     entry = with_fields(entry, order, schemas, columns)
     schemas, renames = as_current(schemas, columns)
@@ -129,8 +138,10 @@ def plan_table(
         has_rows = bool(held.files or held.deltas or held.incomplete) and emptied <= held.applied
         remaining = [one for one in order if last[one] > emptied]
         _check_keys(look.topic, columns, written, remaining, has_rows=has_rows)
-    began = _began_after(last, schemas, entry.fields)
-    shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
+    comes_back = policies.dropped == "keep"
+    began = _began_after(last, schemas, entry.fields, comes_back=comes_back)
+    lacks = {number: _lacking(columns, number, comes_back=comes_back) for number in order}
+    shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames, lacks)
     incomplete = {one.bucket: one for one in entry.incomplete}
     plan = TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas, former_until=left)
     if keyed:
@@ -157,24 +168,45 @@ def with_fields(
     """Return the entry with the columns of the newest schema; new and re-added columns get new numbers.
 
     `order`: the schema ids of the batch by the last change under each, without those that change nothing;
-    `columns`: those of the newest.
+    `columns`: those of the newest, and the retained ones.
     """
     if not order or (order[-1] == entry.schema_id and len(order) == 1):
         return entry
-    newest = order[-1]
-    written, number, fields = fields_of(schemas[newest]), entry.next_number, []
-    for column in columns:
-        one, old = written[column.avro_name], column.old
-        if old is None:
-            is_later = bool(entry.fields) or column.is_later
-            old, number = Field(number, "", "", one["type"], is_later), number + 1
-        elif not continues(old.avro, one["type"]):
-            raise _other_type(entry.topic, column.avro_name)
-        changed = replace(old, name=column_name(one), avro_name=column.avro_name, avro=one["type"])
-        fields.append(replace(changed, attnum=column.attnum, is_carried=column.is_carried))
+    newest, first = order[-1], entry.next_number
+    new = sorted((one for one in columns if one.old is None), key=lambda one: one.since)
+    numbers = {id(one): number for number, one in enumerate(new, first)}
+    fields = [_field_of(one, numbers.get(id(one), 0), entry) for one in columns]
     _check_names(entry.topic, fields)
     record = value_record(expand(schemas[newest]))
-    return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)
+    return replace(
+        entry,
+        schema_id=newest,
+        value_schema=record,
+        fields=tuple(fields),
+        next_number=first + len(new),
+    )
+
+
+def _field_of(column: Continued, number: int, entry: TableEntry) -> Field:
+    """Return the field of a column. `number`: that of a new one. Raises ColumnTypeChanged."""
+    is_later = bool(entry.fields) or column.since > 0
+    old = column.old or Field(number, "", "", column.avro, is_later)
+    if not continues(old.avro, column.avro):
+        raise _other_type(entry.topic, column.avro_name)
+    return replace(
+        old,
+        name=column.name,
+        avro_name=column.avro_name,
+        avro=column.avro,
+        attnum=column.attnum,
+        is_carried=column.is_carried,
+        retained=column.retained,
+    )
+
+
+def _lacking(columns: Iterable[Continued], number: int, *, comes_back: bool) -> tuple[str, ...]:
+    """Return the Avro names of columns that records with a schema id do not have, and rows before them may have."""
+    return tuple(one.avro_name for one in columns if (one.retained or comes_back) and number not in one.names)
 
 
 def _check_keys(
@@ -192,7 +224,7 @@ def _check_keys(
     """
     fields = {number: fields_of(schemas[number]) for number in order}
     types = {}
-    for column in columns:
+    for column in (one for one in columns if not one.retained):
         old = [] if column.old is None or not has_rows else [column.old.avro]
         new = [fields[one][column.names[one]]["type"] for one in order if one in column.names]
         types[column.avro_name] = [*old, *new]
@@ -220,8 +252,8 @@ def _refuse_other_types(
             raise _other_type(topic, column.avro_name)
 
 
-def _other_type(topic: str, column: str) -> MirrorInconsistent:
-    return MirrorInconsistent(
+def _other_type(topic: str, column: str) -> ColumnTypeChanged:
+    return ColumnTypeChanged(
         "a column's type has changed: mirror the table again", topic=topic, column=column
     )
 
@@ -233,21 +265,37 @@ def _check_names(topic: str, fields: list[Field]) -> None:
 
 
 def _began_after(
-    last: Mapping[int, Sequence], schemas: Mapping[int, Schema], fields: tuple[Field, ...]
+    last: Mapping[int, Sequence],
+    schemas: Mapping[int, Schema],
+    fields: tuple[Field, ...],
+    *,
+    comes_back: bool,
 ) -> dict[str, Sequence]:
     """Return for each column that is new in this batch the last change under a schema without it.
 
     Earlier values under the same name, even under the current schema, belong to another column.
+    `comes_back`: a column that a schema lacks is the same one afterwards, by its attnum.
     """
     began: dict[str, Sequence] = {}
     all_written = {number: fields_of(schemas[number]) for number in last}
     for one in fields:
         arrow_type(one.avro)  # raises for a column without an Arrow type here, not in a task
+        if one.retained:  # no other column has its Avro name
+            continue
         for number, sequence in last.items():
             written = all_written[number].get(one.avro_name)
+            if written is None and comes_back and _is_left_out(one, number, all_written):
+                continue
             if written is None or not _is_same(written["type"], one.avro):
                 began[one.avro_name] = max(sequence, began.get(one.avro_name, BEGINNING))
     return began
+
+
+def _is_left_out(one: Field, number: int, all_written: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Return whether a schema lacks a column that all others of its name are, by their attnums."""
+    found = [written[one.avro_name] for written in all_written.values() if one.avro_name in written]
+    attnums = {column.get(ATTNUM) for column in all_written[number].values()}
+    return None not in attnums and all(column.get(ATTNUM) == one.attnum not in attnums for column in found)
 
 
 def _is_same(old: AvroType, new: AvroType) -> bool:

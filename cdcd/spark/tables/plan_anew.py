@@ -19,6 +19,7 @@ from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.events import read_events
 from cdcd.spark.decoding.schemas import schema_id
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan, plan_table
+from cdcd.spark.tables.retained_columns import DEFAULT_POLICIES, ColumnPolicies
 from cdcd.spark.target.versions import TableEntry, TargetVersion
 
 __all__ = ["known_us", "plan_or_anew", "resumed"]
@@ -35,12 +36,13 @@ def plan_or_anew(
     *,
     accepts_gaps: bool,
     has_history: bool,
+    policies: ColumnPolicies = DEFAULT_POLICIES,
 ) -> Planned:
     """Return the plan of a table. `entry`: `before`, or what `resumed` has returned. Raises as `plan_table`.
 
     `has_history`: whether each change becomes a line of a history; of a table that begins anew, each after that.
     """
-    plan = partial(plan_table, look, schema_by_id=schema_by_id, accepts_gaps=accepts_gaps)
+    plan = partial(plan_table, look, schema_by_id=schema_by_id, accepts_gaps=accepts_gaps, policies=policies)
     if entry is before:
         try:
             return plan(entry, needs_all=has_history)

@@ -4,14 +4,14 @@ In: the schemas of a batch in the order of their last changes, the table's entry
 Out: the current columns, the schemas with the current names of their columns, the names that differ.
 Invariant: of two schemas of one relation that both have attnums, columns are the same exactly if their attnums are
 equal, whatever their names are. Where one of them has none, the names decide. Attnums of two relations say nothing
-of each other.
+of each other. A retained column is the same again only by its attnum.
 Must not: do I/O; change the Avro form of a record: a field's name is not part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from cdcd.errors import SparkReadError
@@ -20,6 +20,13 @@ from cdcd.spark.decoding import events as ev
 from cdcd.spark.decoding.columns import continues
 from cdcd.spark.decoding.frame import column_name
 from cdcd.spark.decoding.schemas import Schema, expand, value_record
+from cdcd.spark.tables.retained_columns import (
+    DEFAULT_POLICIES,
+    ColumnPolicies,
+    Continued,
+    continued_of,
+    with_free_names,
+)
 from cdcd.spark.target.shape import Field
 from cdcd.spark.target.versions import TableEntry
 
@@ -72,42 +79,116 @@ def of_newest_table(
 # --- its columns ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """A column of the newest schema. `old`: the column of the entry that it is, None for a new one.
-
-    `is_later`: it is not in the first schema of the batch. `names`: its Avro names by the ids of the schemas.
-    `attnum` and `is_carried` as those of a `Field`.
-    """
-
-    avro_name: str
-    attnum: int = 0
-    is_carried: bool = False
-    old: Field | None = None
-    is_later: bool = False
-    names: Mapping[int, str] = field(default_factory=dict)
-
-
 def continued_columns(
-    entry: TableEntry, order: Iterable[int], schemas: Mapping[int, Schema]
+    entry: TableEntry,
+    order: Iterable[int],
+    schemas: Mapping[int, Schema],
+    policies: ColumnPolicies = DEFAULT_POLICIES,
+    *,
+    is_keyed: bool = True,
 ) -> list[Continued]:
     """Return the columns of the last of these schemas, followed from the entry's through all of them.
 
-    The result for two batches is that for one batch with the schemas of both.
+    Then the retained ones. `is_keyed`: rows may have a key.
+    The result for two batches is that for one batch with the schemas of both, unless one schema comes back in it.
     """
-    held = [Continued(one.avro_name, one.attnum, one.is_carried, one) for one in entry.fields]
+    held = [continued_of(one) for one in entry.fields]
     for place, number in enumerate(order):
         fields, of_schema = fields_of(schemas[number]), relid_of(schemas[number])
         is_same = not (entry.relid and of_schema and entry.relid != of_schema)
-        attnums = {name: int(one.get(ATTNUM, 0)) for name, one in fields.items()}
-        matched = _matched(held, attnums if is_same else dict.fromkeys(attnums, 0))
-        found = []
-        for name, attnum in attnums.items():
-            was = matched.get(name) or Continued(name, is_later=place > 0)
-            changed = replace(was, avro_name=name, names={**was.names, number: name})
-            found.append(replace(changed, attnum=attnum or was.attnum, is_carried=not attnum))
-        held = found
+        matched = _matched(held, {name: _attnum(one) if is_same else 0 for name, one in fields.items()})
+        matched |= _back(held, fields, matched, is_same=is_same)
+        others = set()
+        if policies.changed_types == "new_column":
+            others = _other_types(matched, fields, is_keyed=is_keyed)
+        same = {name: one for name, one in matched.items() if name not in others}
+        found = [
+            _followed(same.get(name) or Continued(name, "", one["type"], since=place), number, one)
+            for name, one in fields.items()
+        ]
+        of_types = {id(matched[name]) for name in others}
+        left = _retained(held, {id(one) for one in same.values()}, of_types, policies)
+        held = [*found, *with_free_names(found, left)]
     return held
+
+
+def _attnum(one: Mapping[str, Any]) -> int:
+    return int(one.get(ATTNUM, 0))
+
+
+def _followed(was: Continued, number: int, one: Mapping[str, Any]) -> Continued:
+    """Return a column in the schema of this id, where it is this field."""
+    name, attnum = one["name"], _attnum(one)
+    return replace(
+        was,
+        avro_name=name,
+        name=column_name(one),
+        avro=one["type"],
+        attnum=attnum or was.attnum,
+        is_carried=not attnum,
+        names={**was.names, number: name},
+        retained="",
+    )
+
+
+def _retained(
+    held: Iterable[Continued], same: Set[int], of_types: Set[int], policies: ColumnPolicies
+) -> Iterator[Continued]:
+    """Yield the columns that remain although a schema lacks them, those that it is not the first one to lack first.
+
+    `same`: the identities of the columns that the schema has; `of_types`: of those that have another type there.
+    """
+    left = [one for one in held if id(one) not in same]
+    for one in sorted(left, key=lambda one: not one.retained):
+        if one.retained:
+            yield one
+        elif id(one) in of_types:
+            yield replace(one, retained="type")
+        elif policies.dropped == "keep":
+            yield replace(one, retained="dropped")
+
+
+def _other_types(
+    matched: Mapping[str, Continued], fields: Mapping[str, dict[str, Any]], *, is_keyed: bool
+) -> set[str]:
+    """Return the columns that have an incompatible type in a schema, and that are certainly not in the key.
+
+    A value's schema shows which columns are in the key, because only these cannot be null; if it has none of these,
+    each one may be in the key.
+    """
+    required = {name for name, one in fields.items() if not isinstance(one["type"], list)}
+    in_key = (required or fields.keys()) if is_keyed else set()
+    return {
+        name
+        for name, was in matched.items()
+        if name not in in_key and isinstance(was.avro, list) and not continues(was.avro, fields[name]["type"])
+    }
+
+
+def _back(
+    held: Iterable[Continued],
+    fields: Mapping[str, dict[str, Any]],
+    matched: Mapping[str, Continued],
+    *,
+    is_same: bool,
+) -> dict[str, Continued]:
+    """Return the columns of a schema that others did not have, as when a publication left them out: by their attnums.
+
+    `is_same`: the schema is of the table. In a topic with the rows of several tables the names decide.
+    """
+    dropped = [one for one in held if one.retained == "dropped"]
+    by_attnum = {one.attnum: one for one in dropped if one.attnum and not one.is_carried}
+    by_name = {one.avro_name: one for one in dropped}
+    found = {
+        name: by_attnum.get(_attnum(one)) if is_same else by_name.get(name)
+        for name, one in fields.items()
+        if name not in matched
+    }
+    return {
+        name: was
+        for name, was in found.items()
+        if was is not None and continues(was.avro, fields[name]["type"])
+    }
 
 
 def fields_in_former(former: TableEntry, entry: TableEntry) -> tuple[Field, ...]:
@@ -119,9 +200,13 @@ def fields_in_former(former: TableEntry, entry: TableEntry) -> tuple[Field, ...]
     numbers = {one.number for one in former.fields}
     if not numbers or any(one.number in numbers for one in entry.fields):
         return entry.fields
-    held = [Continued(one.avro_name, one.attnum, one.is_carried, one) for one in former.fields]
+    held = [continued_of(one) for one in former.fields]
     is_same = not (former.relid and entry.relid and former.relid != entry.relid)
-    attnums = {one.avro_name: one.attnum if is_same and not one.is_carried else 0 for one in entry.fields}
+    attnums = {
+        one.avro_name: one.attnum if is_same and not one.is_carried else 0
+        for one in entry.fields
+        if one.retained != "type"  # the other column with its attnum has followed it
+    }
     matched = {name: one.old for name, one in _matched(held, attnums).items()}
     return tuple(_in_former(matched.get(one.avro_name), one, entry.topic) for one in entry.fields)
 
@@ -141,6 +226,7 @@ def _in_former(old: Field | None, field: Field, topic: str) -> Field:
 
 def _matched(held: Iterable[Continued], attnums: Mapping[str, int]) -> dict[str, Continued]:
     """Return for the columns of a schema which they are, by the attnums first, and then by the names."""
+    held = [one for one in held if not one.retained]
     by_attnum = {one.attnum: one for one in held if one.attnum}
     found = {name: by_attnum[attnum] for name, attnum in attnums.items() if attnum in by_attnum}
     taken = {one.attnum for one in found.values()}

@@ -27,8 +27,9 @@ from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding import events as ev
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.arrow_fold import Changes, Latest, changes_of, latest
+from cdcd.spark.tables.bag_fold import fold_bag
 from cdcd.spark.tables.data_file import FILE_ERRORS
-from cdcd.spark.tables.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
+from cdcd.spark.tables.fold import MovedRow, fold_keyed, order_events, without_keys
 from cdcd.spark.tables.history_rows import PIECE_BYTES, Decoded, history_rows
 from cdcd.spark.tables.key_ranges import is_in_ranges
 from cdcd.spark.tables.known_rows import complete_rows, incomplete_rows, needed_keys

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,13 +38,18 @@ CHANGE_TYPE = pa.struct(
 numbers of the columns of which the line has no value: the value is that of the key's line before."""
 
 
+Retained = Literal["", "dropped", "type"]
+"""Why the table has a column that PostgreSQL's does not have: it was dropped, or got an incompatible type."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A column of the target. `number` identifies the column, so a dropped and re-added name has another number.
 
     `is_later`: rows existed before the column, and PostgreSQL does not send the default value that they got.
     `attnum`: its number in PostgreSQL's table, 0 if no schema has it. `is_carried`: the newest schema lacks it,
-    so it is the number of a column that had this name before.
+    so it is the number of a column that had this name before. `retained`: the column has no later values, "" if it is
+    in the newest schema.
     """
 
     number: int
@@ -53,6 +59,7 @@ class Field:
     is_later: bool = False
     attnum: int = 0
     is_carried: bool = False
+    retained: Retained = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,8 @@ class TableShape:
     """By Avro name: values of changes up to this position belong to another column of the same name."""
     renames: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """By schema id: the names of columns in its records that are not their current Avro names, with these."""
+    lacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By schema id: the Avro names of columns that its records do not have, and that rows before them may have."""
 
 
 def arrow_schema(fields: Iterable[Field]) -> pa.Schema:

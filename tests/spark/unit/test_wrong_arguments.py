@@ -32,6 +32,8 @@ OF_THE_DAEMON = "cdcd check"
         ({"format": "csv"}, "unknown format", "'parquet' or 'delta' or 'iceberg'"),
         ({"stored_as_scd_type": 3}, "unknown stored_as_scd_type", "1 or 2"),
         ({"on_error": "skip"}, "unknown on_error", "'park' or 'fail'"),
+        ({"dropped_columns": "kept"}, "unknown dropped_columns", "'drop' or 'keep'"),
+        ({"changed_types": "new"}, "unknown changed_types", "'park' or 'new_column' or 'fail'"),
         ({"max_rows": 0}, "max_rows of the mirror is too small", "from 1 on"),
         ({"buckets": 0}, "buckets of the mirror is too small", "from 1 on"),
         ({"driver_bytes": -1}, "driver_bytes of the mirror is too small", "from 0 on"),
