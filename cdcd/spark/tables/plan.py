@@ -173,9 +173,9 @@ def with_fields(
     if not order or (order[-1] == entry.schema_id and len(order) == 1):
         return entry
     newest, first = order[-1], entry.next_number
-    new = sorted((one for one in columns if one.old is None), key=lambda one: one.since)
+    new = sorted((one for one in columns if one.old is None), key=lambda one: (one.since, one.attnum))
     numbers = {id(one): number for number, one in enumerate(new, first)}
-    fields = [_field_of(one, numbers.get(id(one), 0), entry) for one in columns]
+    fields = [_field_of(one, numbers.get(id(one), 0), entry, order) for one in columns]
     _check_names(entry.topic, fields)
     record = value_record(expand(schemas[newest]))
     return replace(
@@ -187,9 +187,10 @@ def with_fields(
     )
 
 
-def _field_of(column: Continued, number: int, entry: TableEntry) -> Field:
+def _field_of(column: Continued, number: int, entry: TableEntry, order: list[int]) -> Field:
     """Return the field of a column. `number`: that of a new one. Raises ColumnTypeChanged."""
-    is_later = bool(entry.fields) or column.since > 0
+    # A schema that lacks the column is perhaps from before, also if its last change is later.
+    is_later = bool(entry.fields) or len(column.names) < len(order)
     old = column.old or Field(number, "", "", column.avro, is_later)
     if not continues(old.avro, column.avro):
         raise _other_type(entry.topic, column.avro_name)

@@ -347,6 +347,23 @@ def test_rows_without_a_key_are_found_while_columns_are_dropped_one_after_anothe
     ]
 
 
+def test_a_row_is_found_by_a_value_of_a_default_that_was_not_sent(begin: Begin) -> None:
+    """The column is dropped again, so that in one batch the schema of the rows from before is the newest."""
+    items = begin(of("a", 2))
+    items.insert(1, a="x")
+    items.insert(2, a="x")
+    items.alter(of("a", 2), of("c", 3))
+    items.insert(3, a="x", c="own")
+    items.change("d", before={"id": 1, "a": "x", "c": "default"})
+    items.alter(of("a", 2))
+    items.insert(4, a="x")
+    assert items.rows() == [
+        {"id": 2, "a": "x", "c": None},
+        {"id": 3, "a": "x", "c": "own"},
+        {"id": 4, "a": "x", "c": None},
+    ]
+
+
 def test_a_table_that_is_created_again_has_its_columns_only(begin: Begin) -> None:
     items = begin(of("a", 2))
     items.insert(1, a="former")
