@@ -43,8 +43,9 @@ SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
 FORMAT = 11
 """The format of the records. Format 10 lacks `retained` of a column; format 9 also `from_key` of a file; format 8
-also `positions`, `left`, `copying` of a table, and `commit_us` of a parked one; format 7 also `cleaned` of a table and
-`offsets` of a parked one; format 6 also has `delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
+also `positions`, `left`, `copying` of a table, and `commit_us` of a parked one; format 7 also `cleaned` of a table
+and `offsets` of a parked one; format 6 also has `delta_version` in place of `table_version`; 1 to 5: a manifest.json.
+"""
 READABLE = (6, 7, 8, 9, 10, FORMAT)
 ALL_BUCKETS = -1
 """The bucket of a file that has rows of several buckets: a delta, or a file of a table in an open format."""

@@ -414,20 +414,23 @@ def test_records_without_the_file_that_names_the_newest_are_no_empty_target(
     assert _bare(read_latest(tmp_path)) == _bare(last)
 
 
-@pytest.mark.parametrize("written_as", [6, 7, 8, 9])
+@pytest.mark.parametrize("written_as", [6, 7, 8, 9, 10])
 def test_a_record_of_an_earlier_format_is_read(tmp_path: Path, written_as: int) -> None:
     """They have less of a table, and format 6 has another name for the version of a Delta table."""
     storage = open_storage(str(tmp_path))
     parked = Parked("CDCD-GAP", "a gap", 7, 1.5)
     file = BucketFile(0, "_data/base.parquet", 3, (1,))
-    entry = TableEntry(TOPICS[0], keyed=True, files=(file,), table_version=3, parked=parked)
+    fields = (Field(1, "id", "id", "int"),)
+    entry = TableEntry(TOPICS[0], keyed=True, files=(file,), fields=fields, table_version=3, parked=parked)
     written = TargetVersion("shop", 4, table_format="delta", tables={TOPICS[0]: entry})
     published = TargetWriter(storage, None).publish(written)
     record = json.loads((tmp_path / path_of(1)).read_text())
-    assert record["format"] == 10
+    assert record["format"] == 11
     record["format"] = written_as
     table = record["tables"][TOPICS[0]]
-    del table["files"][0]["from_key"]
+    del table["fields"][0]["retained"]
+    if written_as < 10:
+        del table["files"][0]["from_key"]
     if written_as < 9:
         del record["positions"], record["left"]
     if written_as < 8:
@@ -438,7 +441,7 @@ def test_a_record_of_an_earlier_format_is_read(tmp_path: Path, written_as: int) 
     assert read_latest(storage) == published
 
 
-@pytest.mark.parametrize("written_as", [5, 11])
+@pytest.mark.parametrize("written_as", [5, 12])
 def test_a_record_of_another_format_is_refused(tmp_path: Path, written_as: int) -> None:
     storage = open_storage(str(tmp_path))
     TargetWriter(storage, None).publish(TargetVersion("shop", 4))
