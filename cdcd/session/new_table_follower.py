@@ -86,7 +86,7 @@ class NewTableFollower:
                 is_begun = relid in self._copying.relids
                 if chosen[relid][0].is_included and not is_begun and self._is_limit_reached():
                     break
-                is_again, columns = self._new.waiting.get(relid, False), self._new.columns_of(relid)
+                is_again, columns = self._is_emptied(relid, chosen[relid][0]), self._new.columns_of(relid)
                 if not is_begun or is_again or relid in self._new.rewritten:
                     hit("new_table_found")
                     error = await self._begin(relid, *chosen[relid], is_again=is_again)
@@ -105,6 +105,14 @@ class NewTableFollower:
             hint = _hint_of(error)
             _LOG.warning("new_table_not_begun", table=name, error=str(error), hint=hint, pause_s=RETRY_S)
         return bool(failed)
+
+    def _is_emptied(self, relid: int, choice: Choice) -> bool:
+        """Return whether a truncate event precedes the copy of a table that waits.
+
+        Not of a rewritten one that is copied by a condition: readers may have other rows, from the stream.
+        """
+        is_whole = choice.where is None
+        return self._new.joined.get(relid, False) or (is_whole and self._new.rewritten.get(relid, False))
 
     def _is_limit_reached(self) -> bool:
         """Return whether the tables that are being copied hold new ones back; log it once while tables wait."""

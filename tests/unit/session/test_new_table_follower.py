@@ -114,6 +114,19 @@ def test_a_copy_at_work_begins_anew_after_a_change_of_rows_that_were_not_sent() 
     assert sorted(events[1:-1]) == ["begin 1", "begin 2 again blocking", "stop 1", "stop 2"]
 
 
+def test_readers_do_not_lose_the_rows_that_a_condition_leaves_out() -> None:
+    """The stream may have brought them."""
+    events: list[str] = []
+    copying: Any = Copying(events)
+    publications: Any = Publications(events)
+    new = publications.new_tables
+    new.joined, new.rewritten = {KEYLESS: False}, {FIRST: True, BY_COMMAND: True}
+    new.waiting, new.names = new.joined | new.rewritten, {one: NAMES[one] for one in (FIRST, BY_COMMAND)}
+    rule = CopyRule(re.compile(r"public\.first"), where="id > 5")
+    assert not asyncio.run(NewTableFollower(copying, publications, Selection((rule,)))._begin_some())
+    assert events[1:-1] == ["begin 1", f"stop {BY_COMMAND}", f"begin {BY_COMMAND} again"]
+
+
 def test_a_table_that_is_rewritten_again_while_its_copy_begins_waits_again() -> None:
     events: list[str] = []
     copying: Any = Copying(events)
