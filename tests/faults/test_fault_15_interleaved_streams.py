@@ -11,14 +11,14 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import await_confirmed, await_received
+from tests.support.daemon import STREAM_ONLY, await_confirmed, await_received
 from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, run_script
@@ -189,11 +189,8 @@ def test_interleaved_streams_equal_the_witness(
         f"ALTER DATABASE crowd SET {setting}",
         *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in TABLES),
     )
-    over: dict[str, Any] = {
-        "source": {"protocol": {"streaming": streaming}},
-        "snapshot": {"rewritten_tables": "stream_only"},
-    }
-    with new_daemon(server, "crowd", **over) as daemon:
+    source = {"protocol": {"streaming": streaming}}
+    with new_daemon(server, "crowd", source=source, snapshot=STREAM_ONLY) as daemon:
         daemon.start().wait_state("streaming")
         make_witness(dsn)
         writers = [Writer(number, dsn, chance) for number in range(count)]

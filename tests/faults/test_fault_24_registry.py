@@ -21,7 +21,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed, await_received
 from tests.support.hints import hint_of
 from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader, assert_each_once
@@ -43,7 +43,7 @@ def door(registry: SchemaRegistry) -> Iterator[Door]:
 def behind(door: Door, new_daemon: NewDaemon, server: PostgresServer, database: str, **over: Any) -> Daemon:
     """Return a daemon that uses the proxy's address; the schemas of t are registered and one row is written."""
     run(server, database, T, "INSERT INTO t VALUES (1, 'a')")
-    return new_daemon(server, database, registry={"url": door.url}, **over)
+    return new_daemon(server, database, registry={"url": door.url}, snapshot=STREAM_ONLY, **over)
 
 
 def rows(events: list[Event]) -> dict[Any, str]:

@@ -24,7 +24,7 @@ from tests.faults.safety import Sampler
 from tests.faults.topics import Live, Topics
 from tests.faults.truth import SCRIPT, TABLES, Truth, publication_sql
 from tests.faults.workload import EVERYTHING, Writer, fill
-from tests.support.daemon import Daemon
+from tests.support.daemon import STREAM_ONLY, Daemon
 from tests.support.stack import confirmed_position, position_after
 from tests.support.waiting import eventually
 
@@ -53,7 +53,7 @@ class World:
         self.server, self.dbname = server, dbname
         self.dsn = server.dsn(dbname)
         # The oracle judges the records of transactions; no copy of a table that was altered comes between.
-        over["snapshot"] = {"rewritten_tables": "stream_only", **over.get("snapshot", {})}
+        over["snapshot"] = {**STREAM_ONLY, **over.get("snapshot", {})}
         self.daemon = Daemon(
             folder,
             name,

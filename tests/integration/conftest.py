@@ -15,7 +15,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.changes import Topics
-from tests.support.daemon import Daemon
+from tests.support.daemon import STREAM_ONLY, Daemon
 from tests.support.forked import Forks
 from tests.support.reader import Reader
 
@@ -66,7 +66,7 @@ def both_ways(new_daemon: NewDaemon, postgres: PostgresServer, database: str) ->
     """
 
     def make(**over: Any) -> tuple[Daemon, Daemon]:
-        over = {"snapshot": {"rewritten_tables": "stream_only"}, **over}
+        over = {**over, "snapshot": {**STREAM_ONLY, **over.get("snapshot", {})}}
         plain, streamed = (new_daemon(postgres, database, **over) for _ in range(2))
         plain.config["source"]["protocol"] = {"streaming": "off"}
         streamed.config["source"]["dsn"] += f"?{STREAMED}"

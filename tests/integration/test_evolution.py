@@ -13,12 +13,11 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import BothWays, NewDaemon, TopicsOf
 from tests.support.changes import Change, Topics
-from tests.support.daemon import await_confirmed
+from tests.support.daemon import STREAM_ONLY, await_confirmed
 from tests.support.evolution import CASES, COMPATIBLE, INCOMPATIBLE, SAME, Case
 from tests.support.stack import in_one_transaction, run, run_script
 
 SPACING = ("apart", "together")
-STREAM_ONLY = {"rewritten_tables": "stream_only"}
 LET_THROUGH = {"registry": {"incompatible": "register_with_none"}}
 
 

@@ -15,7 +15,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import BothWays, NewDaemon, TopicsOf
 from tests.support.changes import Topics
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed
 from tests.support.nightly import nightly, nightly_except
 from tests.support.stack import in_one_transaction, run, run_script
 
@@ -156,7 +156,7 @@ def test_another_key_halts_or_goes_to_a_new_topic(
         "UPDATE t SET n = 20",
         "DELETE FROM t",
     )
-    halting = new_daemon(postgres, database)
+    halting = new_daemon(postgres, database, snapshot=STREAM_ONLY)
     halting.start()
     both = both_ways(registry=NEW_TOPIC)
     halting.wait_state("streaming")
@@ -259,7 +259,7 @@ def test_a_new_topic_without_a_registry(
         "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))",
         "INSERT INTO t VALUES (1, 1.25)",
     )
-    with new_daemon(postgres, database, registry=registry) as daemon:
+    with new_daemon(postgres, database, registry=registry, snapshot=STREAM_ONLY) as daemon:
         daemon.start().wait_state("streaming")
         run(
             postgres,

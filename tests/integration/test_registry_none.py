@@ -36,14 +36,14 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.spark.clients.connection import RegistryAccess
 from cdcd.spark.decoding.schemas import schema_by_id
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
-NONE = {"registry": "none"}
+NONE: dict[str, Any] = {"registry": "none", "snapshot": STREAM_ONLY}
 
 
 def url_of(daemon: Daemon) -> str:

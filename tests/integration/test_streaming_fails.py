@@ -19,6 +19,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.daemon import STREAM_ONLY
 from tests.support.hints import apply, hint_of
 from tests.support.nightly import nightly
 from tests.support.reader import BEGINNING, Reader, assert_each_once, fold
@@ -48,7 +49,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
 ) -> None:
     """Others flow while it is open, and it arrives once, each row with its columns at that time."""
     server, dbname = place
-    with new_daemon(server, dbname) as daemon:
+    with new_daemon(server, dbname, snapshot=STREAM_ONLY) as daemon:
         topics = [f"{daemon.name}.public.{table}" for table in ("t", "other")]
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0

@@ -22,7 +22,7 @@ from cdcd.errors import RegistryRefused, RegistryUnavailable
 from cdcd.registry.settings import RegistrySettings
 from cdcd.verify.schemas import RegistryIds
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.waiting import eventually
 from tests.verify.load import TABLES, Load
@@ -53,7 +53,8 @@ def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Da
     """Return a daemon that streams the table, and ignores changes with an origin."""
     postgres.execute(TABLE, dbname=database)
     postgres.execute(FILLED.format(first=1, last=ROWS // 2), dbname=database)
-    daemon = new_daemon(postgres, database, source={"protocol": {"origin": "none"}})
+    over = {"source": {"protocol": {"origin": "none"}}, "snapshot": STREAM_ONLY}
+    daemon = new_daemon(postgres, database, **over)
     daemon.start()
     daemon.wait_state("streaming")
     postgres.execute(FILLED.format(first=ROWS // 2 + 1, last=ROWS), dbname=database)

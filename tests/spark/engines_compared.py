@@ -28,7 +28,7 @@ from cdcd.spark.session import run_to_end, session
 from tests.bench.spark.jars import submit_with_avro
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed
 from tests.support.stack import run
 from tests.support.values import BY_HAND
 
@@ -115,6 +115,7 @@ def daemon(
         dsn=postgres.dsn(database),
         bootstrap=kafka.bootstrap,
         registry_url=registry.url,
+        snapshot=STREAM_ONLY,
     ) as running:
         running.start()
         running.wait_state("streaming")

@@ -26,7 +26,7 @@ from cdcd.spark.target.versions import TableFormat
 from tests.spark.batches import BUCKETS
 from tests.spark.running_mirrors import MirrorInSession, await_all
 from tests.spark.unit.test_column_policies import BOTH, Mirrored, Model, write
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.stack import PostgresServers, drop_database, new_database_name, run
 
@@ -119,6 +119,7 @@ def test_a_mirror_of_a_real_database_has_the_values_that_postgresql_had(
     execute(*BEFORE, f"CREATE PUBLICATION cdcd_{name} FOR TABLE dropped, typed")
     daemon = Daemon(tmp_path / "cdcd", name, dsn=dsn, bootstrap=kafka.bootstrap, registry_url=registry.url)
     daemon.config["registry"]["incompatible"] = "register_with_none"
+    daemon.config["snapshot"] = dict(STREAM_ONLY)  # a copy would replace the former values
     policies = {"dropped_columns": "keep", "changed_types": "new_column", "format": table_format}
     with daemon:
         daemon.start().wait_state("streaming")

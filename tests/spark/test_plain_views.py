@@ -33,7 +33,7 @@ from tests.spark.batches import Batches
 from tests.spark.events import column
 from tests.spark.unit.test_open_tables import normalised
 from tests.spark.unit.test_plain_views import EVERY_TYPE, ID, arrow, duck, mirrored, numbered
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import STREAM_ONLY, Daemon, await_confirmed
 from tests.support.stack import run
 from tests.support.waiting import eventually
 
@@ -90,6 +90,7 @@ def daemon(
         dsn=postgres.dsn(database),
         bootstrap=kafka.bootstrap,
         registry_url=registry.url,
+        snapshot=STREAM_ONLY,
     ) as running:
         running.start().wait_state("streaming")
         yield running

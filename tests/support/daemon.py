@@ -6,6 +6,7 @@ Invariant: every wait has a deadline and a condition; a process that ends early 
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import os
@@ -54,6 +55,10 @@ def _answer(url: str, within_s: float) -> Any:
         return urllib.request.urlopen(url, timeout=within_s)
     except urllib.error.HTTPError as error:
         return error
+
+
+STREAM_ONLY = {"rewritten_tables": "stream_only"}
+"""The section `snapshot` of a test that counts records around an ALTER TABLE that changes rows: none are copied."""
 
 
 class Daemon:
@@ -230,7 +235,7 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
         if isinstance(value, dict) and isinstance(under.get(key), dict):
             merge(under[key], value)
         else:
-            under[key] = value
+            under[key] = copy.deepcopy(value)
 
 
 def memory_high_water_bytes(pid: int) -> int:
