@@ -6,7 +6,6 @@ Invariant: every wait has a deadline and a condition; a process that ends early 
 
 from __future__ import annotations
 
-import copy
 import http.client
 import json
 import os
@@ -235,7 +234,7 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> None:
         if isinstance(value, dict) and isinstance(under.get(key), dict):
             merge(under[key], value)
         else:
-            under[key] = copy.deepcopy(value)
+            under[key] = value
 
 
 def memory_high_water_bytes(pid: int) -> int:
