@@ -1,6 +1,6 @@
 """`make bench-spark ARGS="--mirror --rows 2000000"`: what a batch of the mirror costs, and how late its rows are.
 
-In: the rows of the larger of two mirrors; the other one has a twentieth.
+In: the rows of the larger of two mirrors; the other one has a hundredth.
 Out: for each the rows per second of the first load, the seconds and the CPU of a batch of 10,000 updated rows, the
 bytes that it writes, and the time from the commit in Kafka to the version for commits of 10 rows.
 """
@@ -32,7 +32,7 @@ UPDATES = 10_000
 BATCHES = 5
 SMALL_ROWS = 10
 COMMITS = 100
-SHARE = 20
+SHARE = 100
 
 
 def by_mirrors(rows: int) -> None:
