@@ -17,7 +17,7 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.new_tables import with_every_row
 from cdcd.source.publication_diff import published_oids, read_published
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import Daemon, await_confirmed, await_event
 from tests.support.folded import folded
 from tests.support.nightly import nightly
 from tests.support.quick import QUICK
@@ -143,13 +143,6 @@ def operations(reader: Reader, server: PostgresServer, daemon: Daemon, table: st
     events = reader.read(f"{daemon.name}.public.{table}")
     assert_each_once(events)
     return Counter(event.op for event in events if event.op)
-
-
-def await_event(daemon: Daemon, event: str, **fields: Any) -> None:
-    def is_there() -> bool:
-        return any(fields.items() <= line.items() for line in daemon.events(event))
-
-    eventually(is_there, f"{event} {fields}")
 
 
 @pytest.mark.parametrize("is_running", [True, nightly(False)], ids=["running", "stopped"])

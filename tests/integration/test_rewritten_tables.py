@@ -13,7 +13,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from cdcd.source.table_forms import FoundForms, read_forms, rewritten
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import Daemon, await_confirmed, await_event
 from tests.support.folded import folded
 from tests.support.nightly import nightly
 from tests.support.quick import QUICK
@@ -137,13 +137,6 @@ def new_chosen(new_daemon: NewDaemon, server: PostgresServer, database: str, **o
     daemon = new_daemon(server, database, source={"publication": {"names": ["chosen"]}}, **over)
     daemon.entry = QUICK
     return daemon
-
-
-def await_event(daemon: Daemon, event: str, **fields: Any) -> None:
-    def is_there() -> bool:
-        return any(fields.items() <= line.items() for line in daemon.events(event))
-
-    eventually(is_there, f"{event} {fields}")
 
 
 def assert_readers_have_the_rows(

@@ -206,6 +206,15 @@ class Daemon:
             raise AssertionError(f"{error}: {pages}:\n{self.log()[-4000:]}") from None
 
 
+def await_event(daemon: Daemon, event: str, **fields: Any) -> None:
+    """Wait until the log has an event with these fields."""
+
+    def is_there() -> bool:
+        return any(fields.items() <= line.items() for line in daemon.events(event))
+
+    eventually(is_there, f"{event} {fields}")
+
+
 def await_received(server: PostgresServer, daemon: Daemon) -> None:
     """Wait until the daemon has received all WAL written so far."""
     end_lsn = written_position(server)
