@@ -831,9 +831,9 @@ def test_replaced_files_are_removed_and_the_table_remains_readable(items: Batche
         left.write_bytes(b"what a crash leaves")
     others = items.target / "public.items" / "part-of-another.parquet"
     others.write_bytes(b"")
-    rows = items.run([items.change("c", 30, 1, after=row(60, "new"))], loading=False)
     with items.mirror() as mirror:
         sweep(items.target, mirror._writer)
+    rows = items.run([items.change("c", 30, 1, after=row(60, "new"))], loading=False)
     assert not Path(first).exists()
     assert not any(left.exists() for left in crashed)
     assert others.exists()
