@@ -15,6 +15,7 @@ VARIABLE = "CDCD_EXTENSIONS"
 EXTENSIONS = (
     "cdcd.avro.rows",
     "cdcd.columnar._arrow",
+    "cdcd.columnar._keys",
     "cdcd.sink._produce_batch",
     "cdcd.snapshot._copy_rows",
     "cdcd.source.reading",

@@ -17,7 +17,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 include "../columnar/_arrow/input.pxi"
-include "_hash.pxi"
+include "../hash_bytes.pxi"
 include "_entries/layout.pxi"
 include "_entries/text.pxi"
 include "_entries/numbers.pxi"

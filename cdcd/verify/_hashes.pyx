@@ -8,7 +8,7 @@ Must not: read beyond a text.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-include "_hash.pxi"
+include "../hash_bytes.pxi"
 
 
 def hash64(bytes data not None, uint64_t seed):

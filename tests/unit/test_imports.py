@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 TIERS = (
     {
         "big_endian", "bounded", "clock", "escaped_names", "failpoints", "frame_layout", "function_address",
-        "extensions", "host_names", "lru_cache", "lsn", "metrics", "property_names", "redaction", "threads",
-        "version",
+        "extensions", "hash_bytes", "host_names", "lru_cache", "lsn", "metrics", "property_names", "redaction",
+        "threads", "version",
     },
     {"errors", "waits"},
     {"model", "findings", "secret_files", "columnar"},

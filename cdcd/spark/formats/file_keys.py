@@ -11,18 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from cdcd.columnar.keys import hashes
 
 __all__ = ["FileKeys", "HashedKeys", "hashed"]
 
 MOST_BYTES = 256 << 20
 """The most memory for the keys of all files."""
 HASH_BYTES = 8
-_SLICE_ROWS = 1 << 16
 Hashes = npt.NDArray[np.int64]
 
 
@@ -83,6 +83,5 @@ class FileKeys:
 
 
 def _hashes_of(keys: pa.Array | pa.ChunkedArray) -> Hashes:
-    """Return Python's hash of each key, which differs from process to process."""
-    slices = (keys.slice(start, _SLICE_ROWS).to_pylist() for start in range(0, len(keys), _SLICE_ROWS))
-    return np.fromiter(map(hash, chain.from_iterable(slices)), np.int64, len(keys))
+    chunks = keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]
+    return np.concatenate([np.empty(0, np.int64), *map(hashes, chunks)])

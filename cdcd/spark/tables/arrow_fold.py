@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.columnar.decoder import RecordDecoder
+from cdcd.columnar.keys import last_places
 from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.columns import arrow_type
 from cdcd.spark.decoding.events import BEGINNING, SNAPSHOT, STREAM, Sequence
@@ -224,9 +225,8 @@ def at_of(rows: pa.Table) -> pa.StructArray:
 
 def _last_of_each_key(rows: pa.Table) -> pa.Table:
     """Return the last row of each key; the rows are in order."""
-    places = pa.table({"key": rows["key"], "place": row_numbers(rows.num_rows)})
-    last = places.group_by("key").aggregate([("place", "max")])["place_max"]
-    return rows if len(last) == rows.num_rows else rows.take(last)
+    last = last_places(rows["key"].combine_chunks())
+    return rows if len(last) == rows.num_rows else rows.take(pa.array(last))
 
 
 def shaped(rows: pa.Table, shape: TableShape) -> pa.Table:

@@ -20,15 +20,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
-import pyarrow as pa
-
 from cdcd.errors import CdcdError
 from cdcd.spark.session import reason_of
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.data_file import FILE_ERRORS
 from cdcd.spark.tables.key_ranges import count_runs
-from cdcd.spark.tables.merged_ranges import PIECE_BYTES, MergedRange, merged_ranges, rows_in_pieces
-from cdcd.spark.tables.table_files import without_deleted, without_replaced, write_bucket, write_delta
+from cdcd.spark.tables.merged_ranges import PIECE_BYTES, merged_ranges, rows_in_pieces
+from cdcd.spark.tables.table_files import write_bucket, write_delta
 from cdcd.spark.target.shape import TableShape
 from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
@@ -147,7 +145,7 @@ def _merged(target: Storage, shape: TableShape, merge: Merge) -> Iterator[Bucket
         return
     is_first = True  # also if the first range has no rows: its keys may come later
     for one in merged_ranges(target, shape, merge.files, merge.deltas):
-        rows = _present(one, shape) if merge.is_whole else one.changed
+        rows = one.present_rows() if merge.is_whole else one.changed_rows()
         if not rows.num_rows:
             continue
         low = b"" if is_first else one.keys.low
@@ -156,10 +154,6 @@ def _merged(target: Storage, shape: TableShape, merge: Merge) -> Iterator[Bucket
             yield write_bucket(target, shape, ALL_BUCKETS, rows, level=level, from_key=low)
         else:
             yield write_delta(target, shape, rows, level=level, from_key=low)
-
-
-def _present(one: MergedRange, shape: TableShape) -> pa.Table:
-    return pa.concat_tables([without_replaced(one.base, one.changed, shape), without_deleted(one.changed)])
 
 
 def _check(stopping: threading.Event) -> None:

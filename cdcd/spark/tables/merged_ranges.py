@@ -1,6 +1,7 @@
 """The rows of several files of a table, a range of keys at a time: what a merge has in memory.
 
-In: base files and deltas, in their order.  Out: for each range its rows of both, of a key in deltas the newest one.
+In: base files and deltas, in their order.
+Out: for each range its rows of both, in the order of their keys, of a key the newest one.
 Invariant: the ranges follow each other from the lowest key to the highest. Of each file one row group more than the
 range has is in memory, and the bytes of a file (compressed) from its first row group until its last one. Files that
 are not in the order of their keys, as deltas of earlier versions of cdcd, give the same rows, with more memory.
@@ -17,10 +18,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from cdcd.columnar.keys import merged_places
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.key_ranges import KeyRange, place_of
-from cdcd.spark.tables.table_files import delta_rows, groups_of, in_order, newest, with_current_columns
+from cdcd.spark.tables.table_files import (
+    added_rows,
+    delta_rows,
+    groups_of,
+    in_order,
+    with_current_columns,
+    without_deleted,
+)
+from cdcd.spark.target.large_columns import taken
 from cdcd.spark.target.shape import KEY, TableShape, arrow_schema
 from cdcd.spark.target.versions import BucketFile
 
@@ -31,11 +41,28 @@ PIECE_BYTES = 128 << 20
 
 
 class MergedRange(NamedTuple):
-    """The rows of a range: those of base files, and those of deltas, with `DELETED`."""
+    """The rows of a range, each part in the order of its keys: of base files, and of deltas. All have `DELETED`."""
 
     keys: KeyRange
-    base: pa.Table
-    changed: pa.Table
+    base: Sequence[pa.Table]
+    changed: Sequence[pa.Table]
+
+    def changed_rows(self) -> pa.Table:
+        """Return the newest row of each key in a delta, with `DELETED`."""
+        return _newest_in_order(self.changed)
+
+    def present_rows(self) -> pa.Table:
+        """Return the newest row of each key, without those that are deleted."""
+        return without_deleted(_newest_in_order([*self.base, *self.changed]))
+
+
+def _newest_in_order(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return of each key the row of the last part that has it, in the order of the keys."""
+    rows = pa.concat_tables(parts)
+    places = merged_places([keys for part in parts for keys in part[KEY].chunks])
+    if len(places) == rows.num_rows and (places[1:] > places[:-1]).all():
+        return rows
+    return taken(rows, pa.array(places))
 
 
 @dataclass(slots=True)
@@ -108,7 +135,7 @@ def merged_ranges(
     """Yield the ranges of the files of a table with a key. Raises StorageError, MirrorInconsistent."""
     files = [
         *(
-            _File(place, target, one, lambda rows, file: with_current_columns(rows, file, shape))
+            _File(place, target, one, lambda rows, file: added_rows(with_current_columns(rows, file, shape)))
             for place, one in enumerate(base)
         ),
         *(
@@ -120,13 +147,13 @@ def merged_ranges(
     is_one_range = all(sizes) and sum(sizes) <= PIECE_BYTES  # without a look at the row groups
     found = [group for one in files for group in (_whole(one) if is_one_range else _groups(one))]
     groups = sorted(found, key=attrgetter("low"))
+    nothing = added_rows(arrow_schema(shape.fields).empty_table())
     merging, low = _Merging(groups), b""
     for high in [*_bounds(groups), None]:
         parts = list(merging.below(high))
         held = [rows for file, rows in parts if file.place < len(base)]
         changed = [rows for file, rows in parts if file.place >= len(base)]
-        nothing = arrow_schema(shape.fields).empty_table()
-        yield MergedRange(KeyRange(low, high), pa.concat_tables([nothing, *held]), newest(changed, shape))
+        yield MergedRange(KeyRange(low, high), held, [nothing, *changed])
         low = high or b""
 
 

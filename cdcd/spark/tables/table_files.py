@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdcd.columnar.keys import last_places
 from cdcd.spark.decoding.events import ENDS
 from cdcd.spark.storage.uri import Target, open_storage
-from cdcd.spark.tables.arrow_fold import row_numbers
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
@@ -289,14 +289,11 @@ def _newest(parts: Sequence[pa.Table]) -> pa.Table:
     rows = pa.concat_tables(parts)
     if len(parts) == 1:
         return rows
-    if is_large(rows[KEY]):  # Arrow's `group_by` makes one array of all keys
+    if is_large(rows[KEY]):  # one array cannot hold all keys
         later = [_one_column(one[KEY] for one in parts[place + 1 :]) for place in range(len(parts))]
         return pa.concat_tables(map(without_keys, parts, later))
-    places = pa.table({KEY: rows[KEY], "place": row_numbers(rows.num_rows)})
-    last = places.group_by(KEY).aggregate([("place", "max")])["place_max"]
-    if len(last) == rows.num_rows:
-        return rows
-    return rows.filter(pc.is_in(places["place"], value_set=last.combine_chunks()))
+    last = last_places(rows[KEY].combine_chunks())
+    return rows if len(last) == rows.num_rows else taken(rows, pa.array(last))
 
 
 def _one_column(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -10,7 +10,6 @@ a version names them.  Must not: query the registry, read or write the commit lo
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from cdcd.columnar.keys import crc32s
 from cdcd.errors import CdcdError, GapInTopic, MirrorInconsistent
 from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding import events as ev
@@ -101,8 +101,8 @@ class FoldResult:
 
 def buckets_of(keys: pa.ChunkedArray, buckets: int) -> pa.Array:
     """Return the bucket of each key; the keys are without header."""
-    found = np.fromiter(map(zlib.crc32, keys.to_pylist()), np.uint32, len(keys))
-    return pa.array(found % buckets, pa.int32())
+    found = [crc32s(chunk) for chunk in keys.chunks]
+    return pa.array(np.concatenate([np.empty(0, np.uint32), *found]) % buckets, pa.int32())
 
 
 def fold_in_tasks(
@@ -181,15 +181,16 @@ def _known_or_none(plan: TablePlan, keys: pa.Array, target: Target) -> pa.Table 
 
 def _split(table: pa.Table) -> Iterator[pa.Table]:
     """Yield the records of each (topic, bucket), in their order."""
-    places = ["topic", "bucket"]
-    order = pc.sort_indices(table, [(name, "ascending") for name in places])  # a stable sort
-    sizes = (
-        table.group_by(places)
-        .aggregate([([], "count_all")])
-        .sort_by([(name, "ascending") for name in places])
-    )
-    sorted_rows, start = taken(table, order), 0
-    for size in sizes["count_all"].to_pylist():
+    topics = table["topic"].combine_chunks().dictionary_encode()
+    buckets = np.asarray(table["bucket"]).astype(np.int64) - ALL_BUCKETS
+    groups = np.asarray(topics.indices) * (buckets.max(initial=0) + 1) + buckets
+    narrow = (
+        groups.astype(np.uint16) if groups.max(initial=0) < 1 << 16 else groups
+    )  # numpy sorts it by radix
+    order = np.argsort(narrow, kind="stable")
+    encoded = table.set_column(table.column_names.index("topic"), "topic", topics)
+    sorted_rows, start = taken(encoded, pa.array(order)), 0
+    for size in np.unique(groups, return_counts=True)[1].tolist():
         yield sorted_rows.slice(start, size)
         start += size
 
