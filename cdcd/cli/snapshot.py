@@ -78,7 +78,10 @@ def execute(
     concerned = page.get("tables") if isinstance(page, dict) else None
     if not isinstance(concerned, list):
         raise _no_daemon(config)
-    return [f"{table}: {_DONE[action]}" for table in concerned] or [NOTHING]
+    left_out = page.get("left_out", {})
+    not_copied = left_out.items() if isinstance(left_out, dict) else ()
+    lines = [f"{table}: {_DONE[action]}" for table in concerned]
+    return [*lines, *(f"{table}: not copied: {reason}" for table, reason in not_copied)] or [NOTHING]
 
 
 def show(config: Config, *, is_json: bool = False) -> int:

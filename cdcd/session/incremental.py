@@ -37,7 +37,7 @@ from cdcd.snapshot.chunk_pace import ChunkPace
 from cdcd.snapshot.chunk_reader import ChunkReader
 from cdcd.snapshot.chunk_values import Description, NotPublished
 from cdcd.snapshot.command_json import MAX_TABLES
-from cdcd.snapshot.control import SnapshotCommand
+from cdcd.snapshot.control import Action, CommandResult, SnapshotCommand
 from cdcd.snapshot.load_limits import LoadGate, LoadLimits
 from cdcd.snapshot.reports import TableReports
 from cdcd.snapshot.selection import Selection
@@ -340,11 +340,17 @@ class IncrementalSnapshots:
 
     # --- commands ---
 
-    async def execute(self, command: SnapshotCommand) -> Sequence[str]:
+    async def execute(self, command: SnapshotCommand) -> CommandResult:
         """Apply a command; return the tables. Raises CdcdError; then nothing was changed."""
         if self._blocking.is_copying and not self._may_wait(command):
             raise SnapshotRefused("the stream waits for a blocking snapshot", hint=_BLOCKED_HINT)
-        apply = {"start": self._start, "pause": self._pause, "resume": self._pause, "stop": self._stop}
+        left_out: dict[str, str] = {}
+        apply: dict[Action, Callable[[SnapshotCommand], Awaitable[Sequence[str]]]] = {
+            "start": partial(self._start, left_out=left_out),
+            "pause": self._pause,
+            "resume": self._pause,
+            "stop": self._stop,
+        }
         titles = await apply[command.action](command)
         self._changed.set()
         await self._writer.flush()
@@ -352,7 +358,7 @@ class IncrementalSnapshots:
             hit("blocking_recorded")
             self._blocking.wake()
         _LOG.info("snapshot_command", action=command.action, tables=list(titles))
-        return titles
+        return CommandResult(tuple(titles), left_out)
 
     def _may_wait(self, command: SnapshotCommand) -> bool:
         """Return whether a command may wait for a blocking snapshot: nobody waits for it, or it ends the copy."""
@@ -365,10 +371,10 @@ class IncrementalSnapshots:
         names = {self._reports.name_of(relid) for relid in self._blocking.relids}
         return bool(names) and (not command.tables or not names.isdisjoint(command.tables))
 
-    async def _start(self, command: SnapshotCommand) -> Sequence[str]:
-        described = await self._described(command)
+    async def _start(self, command: SnapshotCommand, left_out: dict[str, str]) -> Sequence[str]:
+        described = await self._described(command, left_out)
         if command.compare:
-            described = [one for one in described if await self._can_compare(one, command)]
+            described = [one for one in described if await self._can_compare(one, command, left_out)]
         await self._emitter.between_transactions()
         try:
             records: list[Record] = []
@@ -392,7 +398,9 @@ class IncrementalSnapshots:
     def _watched(self, relids: Iterable[int]) -> list[WatchedTable]:
         return [self._copies.tables[relid] for relid in relids if relid in self._copies.tables]
 
-    async def _can_compare(self, described: Description, command: SnapshotCommand) -> bool:
+    async def _can_compare(
+        self, described: Description, command: SnapshotCommand, left_out: dict[str, str]
+    ) -> bool:
         """Return whether a table's rows can be compared; of a command that names tables, raise SnapshotRefused."""
         table, is_named = described.table, bool(command.tables)
         plan: RelationPlan = self._published.plan_of(table.relid)
@@ -403,7 +411,7 @@ class IncrementalSnapshots:
         except SnapshotRefused as refusal:
             if is_named:
                 raise
-            _LOG.warning("table_not_copied", table=table.title, error=refusal.message, hint=refusal.advice)
+            _leave_out(table.title, refusal, left_out)
             return False
         return True
 
@@ -431,13 +439,13 @@ class IncrementalSnapshots:
         self._reports.begin(relid, state, described)
         return self._emitter.truncate(plan) if command.recopy else []
 
-    async def _described(self, command: SnapshotCommand) -> list[Description]:
+    async def _described(self, command: SnapshotCommand, left_out: dict[str, str]) -> list[Description]:
         """Describe the tables of a command. Raises CdcdError for the first that cannot be copied."""
         reader = await self._in_thread(self._new_reader)
         self._readers.add(reader)
         try:
             if not command.tables and not command.relids:
-                return await self._all_described(reader)
+                return await self._all_described(reader, left_out)
             relids: Sequence[int] = command.relids
             if command.tables:
                 relids = await self._in_thread(self._published.relids_of, command.tables)
@@ -450,7 +458,7 @@ class IncrementalSnapshots:
         finally:
             await self._release(reader)
 
-    async def _all_described(self, reader: ChunkReader) -> list[Description]:
+    async def _all_described(self, reader: ChunkReader, left_out: dict[str, str]) -> list[Description]:
         """Describe every published table that is included and can be copied."""
         tables = self._selection.choose(await self._in_thread(self._published.all))
         if len(tables) > MAX_TABLES:
@@ -460,9 +468,7 @@ class IncrementalSnapshots:
             try:
                 found.append(await describe_as_received(reader, self._parts, table.relid, table.where))
             except (SnapshotRefused, SourceSetup) as refusal:
-                _LOG.warning(
-                    "table_not_copied", table=table.title, error=refusal.message, hint=refusal.advice
-                )
+                _leave_out(table.title, refusal, left_out)
         return found
 
     async def _pause(self, command: SnapshotCommand) -> Sequence[str]:
@@ -582,3 +588,9 @@ class IncrementalSnapshots:
         if self._reports.is_named(relid):
             return ""
         return next((one for one in tables if name.endswith(f".{one}")), "")
+
+
+def _leave_out(title: str, refusal: CdcdError, left_out: dict[str, str]) -> None:
+    """Note that a command for all tables does not copy one of them."""
+    _LOG.warning("table_not_copied", table=title, error=refusal.message, hint=refusal.advice)
+    left_out[title] = refusal.message

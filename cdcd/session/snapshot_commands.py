@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from cdcd.errors import NotStreaming
@@ -19,7 +19,7 @@ from cdcd.monitoring.copy_status import MOST_TABLES
 from cdcd.monitoring.status import Status
 from cdcd.session.background_tasks import StopRequested, or_stop
 from cdcd.session.incremental import IncrementalSnapshots
-from cdcd.snapshot.control import TABLE_STATES, SnapshotCommand, TableReport, fields_of
+from cdcd.snapshot.control import TABLE_STATES, CommandResult, SnapshotCommand, TableReport, fields_of
 from cdcd.snapshot.reports import TableReports
 
 _AFTER_THE_SNAPSHOT = (
@@ -54,7 +54,7 @@ class SnapshotCommands:
             self._session = None
             self._ended.set()
 
-    async def execute(self, command: SnapshotCommand) -> Sequence[str]:
+    async def execute(self, command: SnapshotCommand) -> CommandResult:
         """Apply a command; return the tables that it concerned. Raises CdcdError."""
         if self._session is None:
             raise _not_streaming(is_copying=self._status.health.state == "snapshot")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -23,7 +22,7 @@ from cdcd.ops.local_commands import is_local_command
 from cdcd.ops.log import redact
 from cdcd.ops.request_body import reading_body
 from cdcd.snapshot.command_json import MAX_COMMAND_BYTES, BadCommand, command_of
-from cdcd.snapshot.control import SnapshotCommand, SnapshotControl, fields_of
+from cdcd.snapshot.control import CommandResult, SnapshotCommand, SnapshotControl, fields_of
 
 __all__ = ["SNAPSHOT_HEADER", "SnapshotPages"]
 
@@ -43,7 +42,7 @@ class SnapshotPages:
         self._control = control
         self._name = name
         self._wait_s = wait_s
-        self._running: set[asyncio.Future[Sequence[str]]] = set()
+        self._running: set[asyncio.Future[CommandResult]] = set()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Add /snapshots."""
@@ -88,12 +87,14 @@ class SnapshotPages:
             return _refusal(504, message, _LOOK)
         error = running.exception()
         if error is None:
-            return _json({"tables": list(running.result())})
+            result = running.result()
+            left_out = {"left_out": dict(result.left_out)} if result.left_out else {}
+            return _json({"tables": list(result.tables), **left_out})
         if isinstance(error, CdcdError):
             return _error(409 if isinstance(error, NotStreaming) else 422, error)
         return web.Response(status=500, text="internal error, see the log\n")
 
-    def _ended(self, command: SnapshotCommand, running: asyncio.Future[Sequence[str]]) -> None:
+    def _ended(self, command: SnapshotCommand, running: asyncio.Future[CommandResult]) -> None:
         """Log the result, which no request may be waiting for any more."""
         self._running.discard(running)
         error = None if running.cancelled() else running.exception()
@@ -101,7 +102,7 @@ class SnapshotPages:
         if running.cancelled():
             _LOG.warning("snapshot_command_interrupted", **of)
         elif error is None:
-            _LOG.info("snapshot_command", action=command.action, tables=list(running.result()))
+            _LOG.info("snapshot_command", action=command.action, tables=list(running.result().tables))
         elif isinstance(error, CdcdError):
             _LOG.warning("snapshot_command_refused", **of, code=error.code, error=str(error))
         else:

@@ -9,8 +9,8 @@ Must not: do I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 Action = Literal["start", "pause", "resume", "stop"]
@@ -68,10 +68,18 @@ def fields_of(report: TableReport) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The tables that a command concerned. `left_out`: of a start of all tables why each of some is not copied."""
+
+    tables: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
 class SnapshotControl(Protocol):
     """The daemon's side of the commands. It outlives the sessions."""
 
-    async def execute(self, command: SnapshotCommand) -> Sequence[str]:
+    async def execute(self, command: SnapshotCommand) -> CommandResult:
         """Apply a command; return the tables that it concerned, once the progress record has it.
 
         Raises a CdcdError with a hint: the table is not published, has no key, is not being copied; or no session

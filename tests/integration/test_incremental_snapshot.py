@@ -256,6 +256,7 @@ def test_all_tables_are_copied_again_after_a_change_that_the_stream_did_not_have
         )
         status, body = command(daemon, "start", all=True, recopy=True)
         assert (status, body["tables"]) == (200, ["public.orders", "public.pair"])
+        assert list(body["left_out"]) == ["public.log"]
         await_copied(daemon)
         for table in ("orders", "pair"):
             assert_equal(server, database, daemon, reader, table)

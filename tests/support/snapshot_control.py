@@ -12,7 +12,7 @@ from cdcd.errors import NotStreaming
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
 from cdcd.snapshot.admin_page import SnapshotPages
-from cdcd.snapshot.control import SnapshotCommand, TableReport
+from cdcd.snapshot.control import CommandResult, SnapshotCommand, TableReport
 
 
 class FakeControl:
@@ -22,12 +22,12 @@ class FakeControl:
         self.commands: list[SnapshotCommand] = []
         self.tables: list[TableReport] | None = []
         self.result: Callable[[SnapshotCommand], Awaitable[Sequence[str]]] | None = None
+        self.left_out: dict[str, str] = {}
 
-    async def execute(self, command: SnapshotCommand) -> Sequence[str]:
+    async def execute(self, command: SnapshotCommand) -> CommandResult:
         self.commands.append(command)
-        if self.result is not None:
-            return await self.result(command)
-        return command.tables
+        tables = command.tables if self.result is None else await self.result(command)
+        return CommandResult(tuple(tables), self.left_out)
 
     def reports(self) -> list[TableReport]:
         if self.tables is None:

@@ -102,6 +102,14 @@ def test_a_command_reaches_the_daemon_and_its_tables_are_printed(
     assert capsys.readouterr().out == printed
 
 
+def test_the_tables_that_a_start_of_all_leaves_out_are_printed(
+    path: Path, daemon: FakeControl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.left_out = {"s.log\x1b[2J": "the table has no key"}
+    assert run(path, "start", "--all") == 0
+    assert capsys.readouterr().out == "s.log\\x1b[2J: not copied: the table has no key\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

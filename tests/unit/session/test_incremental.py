@@ -154,7 +154,7 @@ class Session:
         self._relids = relids
         setattr(self.copying, "_described", self.describe)  # noqa: B010 - it asks the server
 
-    async def describe(self, _command: SnapshotCommand) -> list[Description]:
+    async def describe(self, _command: SnapshotCommand, _left_out: object) -> list[Description]:
         return [described(relid) for relid in self._relids]
 
     async def end(
