@@ -44,7 +44,7 @@ _EMPTIED_HINT = (
     "not copied: the TRUNCATE or the deletes are in the stream"
 )
 
-BATCH_BYTES = 256 * 1024
+BATCH_BYTES = 128 * 1024
 BLOCK_RANGES_SINCE = 140_000
 Connect = Callable[[], Any]
 Translate = Callable[[psycopg2.Error | CdcdError], CdcdError]
