@@ -4,7 +4,8 @@ Run by the Python of a Spark for which all jars exist, one process for each way.
 In: JSON with the servers, the topics, the jars, the schemas, the way and its folder; then a line for each step:
 `warm` loads into another folder, before the load that counts; a further load or batch into this one; `rows`.
 Out: a line of JSON for each step: the seconds of a run to the newest commit, and the CPU seconds of this process, its
-JVM and its workers; for the step `rows` the number of rows in the tables. The peer is what a data engineer writes:
+JVM and its workers; for the step `rows` the number of rows in the tables, and the peaks of the memory of this process
+and of the others, the driver's JVM and workers (MB). The peer is what a data engineer writes:
 the last change of each key, by commit and number, is merged; its tables have deletion vectors.
 """
 
@@ -29,7 +30,7 @@ from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.session import run_to_end
 from tests.bench.spark.peer import peer_session
-from tests.bench.usage import descendants_of
+from tests.bench.usage import descendants_of, peak_memory_of, processes_below
 
 Given = dict[str, Any]
 DELTA = {
@@ -55,7 +56,11 @@ def main(text: str) -> None:
     print("{}", flush=True)
     for line in sys.stdin:
         if line.strip() == "rows":
-            print(json.dumps({"rows": _rows(spark, given)}), flush=True)
+            peaks = {
+                "python_mb": _peak_mb(os.getpid()),
+                "jvm_mb": sum(map(_peak_mb, processes_below(os.getpid()))),
+            }
+            print(json.dumps({"rows": _rows(spark, given)} | peaks), flush=True)
             continue
         begun_s, cpu_s = time.monotonic(), _cpu_s()
         (warm if line.strip() == "warm" else step)()
@@ -75,6 +80,10 @@ def _rows(spark: SparkSession, given: Given) -> int:
 def _cpu_s() -> float:
     own = resource.getrusage(resource.RUSAGE_SELF)
     return own.ru_utime + own.ru_stime + descendants_of(os.getpid()).total_s
+
+
+def _peak_mb(pid: int) -> float:
+    return (peak_memory_of(pid) or 0) / 1e6
 
 
 def _mirrors(spark: SparkSession, given: Given) -> Callable[[], None]:

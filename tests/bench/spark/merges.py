@@ -2,7 +2,8 @@
 
 In: the rows of the tables, the number of rounds.
 Out: for each way the rows per second and the CPU of the first load, and the seconds and the CPU of a batch of 10,000
-updated rows: the median of the rounds, which alternate between the ways. All ways read the same topics with the same
+updated rows: the median of the rounds, which alternate between the ways; and the peaks of the driver's memory, its
+Python and its JVM. All ways read the same topics with the same
 Spark, and have the same number of rows at the end.
 """
 
@@ -41,6 +42,7 @@ class Way:
     process: subprocess.Popen[str]
     loads: list[dict[str, float]] = field(default_factory=list)
     batches: list[dict[str, float]] = field(default_factory=list)
+    end: dict[str, float] = field(default_factory=dict)
 
     def asked(self, line: str) -> dict[str, float]:
         """Return the answer to a line."""
@@ -81,8 +83,9 @@ def by_merges(rows: int, rounds: int) -> None:
             writer.update(UPDATES, rows // UPDATES)
             for way in ways.values():
                 way.batches.append(way.asked("batch"))
-        counts = {name: way.asked("rows")["rows"] for name, way in ways.items()}
-        assert set(counts.values()) == {rows}, counts
+        for way in ways.values():
+            way.end = way.asked("rows")
+        assert {way.end["rows"] for way in ways.values()} == {rows}, ways
         _show(rows, ways)
 
 
@@ -100,7 +103,10 @@ def _running(given: dict[str, Any], folder: str) -> Iterator[Way]:
 
 
 def _show(rows: int, ways: dict[str, Way]) -> None:
-    print(f"{'way':18} {'load rows/s':>12} {'CPU s/M rows':>13} {'batch s':>8} {'CPU s':>7}")
+    print(
+        f"{'way':18} {'load rows/s':>12} {'CPU s/M rows':>13} {'batch s':>8} {'CPU s':>7}"
+        f" {'Python MB':>10} {'JVM MB':>7}"
+    )
     costs = {}
     for name, way in ways.items():
         load, batches = way.loads[-1], way.batches[1:]
@@ -108,7 +114,9 @@ def _show(rows: int, ways: dict[str, Way]) -> None:
         costs[name] = rows / load["s"], rows / load["cpu_s"], 1 / batch_s, 1 / cpu_s
         million = load["cpu_s"] / rows * 1e6
         print(
-            f"{WAYS[name]:18} {costs[name][0]:12,.0f} {million:13.1f} {batch_s:8.2f} {cpu_s:7.2f}", flush=True
+            f"{WAYS[name]:18} {costs[name][0]:12,.0f} {million:13.1f} {batch_s:8.2f} {cpu_s:7.2f}"
+            f" {way.end['python_mb']:10.0f} {way.end['jvm_mb']:7.0f}",
+            flush=True,
         )
     for name in ("parquet", "delta"):
         ratios = [mine / others for mine, others in zip(costs[name], costs["merge"], strict=True)]
