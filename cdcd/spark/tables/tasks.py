@@ -184,10 +184,8 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
     topics = table["topic"].combine_chunks().dictionary_encode()
     buckets = np.asarray(table["bucket"]).astype(np.int64) - ALL_BUCKETS
     groups = np.asarray(topics.indices) * (buckets.max(initial=0) + 1) + buckets
-    narrow = (
-        groups.astype(np.uint16) if groups.max(initial=0) < 1 << 16 else groups
-    )  # numpy sorts it by radix
-    order = np.argsort(narrow, kind="stable")
+    is_narrow = groups.max(initial=0) < 1 << 16  # numpy sorts numbers of 16 bits by radix
+    order = np.argsort(groups.astype(np.uint16) if is_narrow else groups, kind="stable")
     encoded = table.set_column(table.column_names.index("topic"), "topic", topics)
     sorted_rows, start = taken(encoded, pa.array(order)), 0
     for size in np.unique(groups, return_counts=True)[1].tolist():
