@@ -269,10 +269,17 @@ class Status:
     # --- the writer, per group ---
 
     def committed(
-        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
+        self,
+        commit_position: CommitPosition,
+        *,
+        rows: int,
+        transactions: int,
+        seconds: float,
+        unseen: Mapping[str, Mapping[int, int]],
     ) -> None:
         """Count a durable group."""
         self._durable = commit_position
+        self.durable_waits.written(unseen)
         self._rows += rows
         self._transactions += transactions
         commit_us = commit_position.commit_us if transactions else None
@@ -309,6 +316,7 @@ class Status:
     def writing(self, writer: Waiting | None) -> None:
         """Set the session's writer, whose waiting bytes are shown; None when it is closed."""
         self._writer = writer
+        self.durable_waits.forget_written()
 
     def _buffered_bytes(self) -> int | None:
         if self._usage is None:

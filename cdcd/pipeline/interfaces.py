@@ -108,11 +108,19 @@ class TooLarge(Protocol):
 class Observer(Protocol):
     """Receives the writer's reports, one for each group. `given_up`: the group was aborted.
 
+    `unseen`: the offset after the group's last record, by topic and partition, if a reader gets the records only when
+    the markers of the Kafka transaction are written, which may be after the commit.
     `at_rest`: no record before the position is left to become durable, also if the position itself is not stored.
     """
 
     def committed(  # noqa: D102
-        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
+        self,
+        commit_position: CommitPosition,
+        *,
+        rows: int,
+        transactions: int,
+        seconds: float,
+        unseen: Mapping[str, Mapping[int, int]],
     ) -> None: ...
     def at_rest(self, commit_position: CommitPosition) -> None: ...  # noqa: D102
     def given_up(self) -> None: ...  # noqa: D102

@@ -269,15 +269,16 @@ class Writer:
         self._make_durable(self.progress(commit_position))
         self._phase = commit_position.phase
 
-    def _make_durable(self, progress: Progress) -> None:
+    def _make_durable(self, progress: Progress) -> Progress:
         """Commit the open group. If a request of it may still arrive, the next group gets a new epoch (F77)."""
-        self._sink.commit(progress)
+        written = self._sink.commit(progress)
         self._is_open = False  # if a later step fails, there is nothing to abort
         if renewal_reason := self._sink.renewal_reason:
             began_us = self._clock_us()
             self._before_renewal()
             self._sink.renew_epoch()
             self._observer.epoch_renewed(renewal_reason, (self._clock_us() - began_us) / 1e6)
+        return written
 
     async def between_groups(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread while no group is open, and wait for its end. `run` raises its error."""
@@ -429,9 +430,9 @@ class Writer:
         started_us = self._clock_us()
         # Not after the commit: a position that becomes urgent meanwhile does not wait.
         self._idle_due_us = started_us + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
-        self._commit = self._start(self._make_durable, self.progress(commit_position))
+        self._commit = committing = self._start(self._make_durable, self.progress(commit_position))
         with self._waiting():
-            await asyncio.shield(self._commit)
+            written = await asyncio.shield(committing)
         hit("committed")
         self._is_open = False
         self._cooled_down_us = self._clock_us() + self._options.commit_cooldown_us
@@ -450,7 +451,11 @@ class Writer:
         self._moved.set()
         hit("confirmed")
         seconds = (self._clock_us() - started_us) / 1e6
-        self._observer.committed(commit_position, rows=rows, transactions=transactions, seconds=seconds)
+        # With at_least_once, readers see records as soon as they are delivered.
+        unseen = {} if self._options.is_at_least_once else written.offsets
+        self._observer.committed(
+            commit_position, rows=rows, transactions=transactions, seconds=seconds, unseen=unseen
+        )
 
     def progress(self, commit_position: CommitPosition) -> Progress:
         """Return the progress record of a group that ends at `commit_position`, without its offsets."""

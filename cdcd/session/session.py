@@ -63,6 +63,7 @@ from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.streaming import Streaming
 from cdcd.session.topic_watch import watch
+from cdcd.session.visible_commits import watch_visible_commits
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import StreamOptions
@@ -233,6 +234,7 @@ class Session:
             writer.run(),
             self._raise_failure(),
             watch(self._clients.topics, self._clients.schemas, self._plans),
+            watch_visible_commits(self._status.durable_waits, self._clients.topics.stable_offsets),
             warn_of_halts(self._config, to_try, self._clients.schemas, self._clients.topics.has_records),
             self._rotation.keep(writer, self._clients.renew, self._status),
         ) as background:

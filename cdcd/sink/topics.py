@@ -9,9 +9,9 @@ Must not: delete or alter a topic.  Every method here blocks and belongs in a th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import TopicMismatch, TopicMissing
@@ -132,6 +132,21 @@ class Topics:
         )
         doing = "looking up the end of a topic"
         return any(listed_offset(future, doing, name) > 0 for future in asked.values())
+
+    def stable_offsets(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the last stable offsets of partitions: readers of committed records get what is below them.
+
+        Raises SinkUnavailable, TopicMissing, SinkAuthorization.
+        """
+        asked = self._cluster.client.list_offsets(
+            {TopicPartition(*place): OffsetSpec.latest() for place in places},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._cluster.timeout_s,
+        )
+        doing = "looking up the last stable offset of a partition"
+        return {
+            (at.topic, at.partition): listed_offset(future, doing, at.topic) for at, future in asked.items()
+        }
 
     def verify(self, expected: Mapping[str, int]) -> None:
         """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic has changed (F66).

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,16 +18,21 @@ import psycopg2
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import end_of_commits, parse_lsn
 from tests.bench.latency import id_of_key
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, environment_without_cdcd
+from tests.support.daemon import Daemon, await_confirmed, environment_without_cdcd
+from tests.support.proxy import Proxy
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
 
 WAITERS = 1_000
+WRITE_TXN_MARKERS = (27).to_bytes(2)
+"""The API key of the request with which a coordinator has the markers written; it is after the request's size."""
 
 
 class Writes:
@@ -138,6 +144,37 @@ def test_what_is_not_durable_is_said_after_the_time(daemon: Daemon, writes: Writ
     assert code == 504
     assert page["state"] == "streaming"
     assert parse_lsn(page["durable_lsn"]) >= end_of_commits(parse_lsn(lsn))
+
+
+def test_a_commit_whose_markers_are_late_is_not_answered(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, tmp_path: Path, artefacts: Cache
+) -> None:
+    """A broker answers a commit before its markers are written: here the link to the leader of the rows is held.
+
+    The row is durable then, and the slot confirmed, but no reader of committed records gets it.
+    """
+    broker = KafkaBroker(
+        tmp_path / "kafka", cache=artefacts, settings={"inter.broker.listener.name": "PEERS"}
+    )
+    port = free_port()
+    with Proxy(port) as link:
+        broker.add_listener("PEERS", port, advertised_port=link.port, moved=link.point_to)
+        with broker, closing(Writes(postgres.dsn(database))) as writes:
+            writes.run("CREATE TABLE notes (id int PRIMARY KEY, body text)")
+            daemon = new_daemon(postgres, database)
+            daemon.config["sink"]["bootstrap_servers"] = broker.bootstrap
+            daemon.start().wait_state("streaming")
+            assert asked(daemon, writes.run("INSERT INTO notes VALUES (1, 'a')"))[0] == 200
+            reader = Reader(broker, f"{daemon.name}.public.notes")
+            assert len(reader.read()) == 1
+            link.hold_when(lambda way, data: way == "up" and data[4:6] == WRITE_TXN_MARKERS)
+            lsn = writes.run("INSERT INTO notes VALUES (2, 'a')")
+            await_confirmed(postgres, daemon)
+            assert asked(daemon, lsn, timeout_ms=50)[0] == 504
+            assert reader.read() == []
+            link.heal()
+            assert asked(daemon, lsn)[0] == 200
+            assert len(reader.read()) == 1
 
 
 REFUSED = (

@@ -124,7 +124,7 @@ def test_waiting_for_the_disk_is_back_pressure_with_its_own_cause(status: Status
 
 def test_the_page_shows_what_is_durable_and_what_was_received(status: Status) -> None:
     status.turned([Keepalive(0x1_0000_0020, 0, False)], 0)
-    status.committed(CommitPosition(100, 108, 5), rows=3, transactions=2, seconds=0.1)
+    status.committed(CommitPosition(100, 108, 5), rows=3, transactions=2, seconds=0.1, unseen={})
     status.confirmed(108)
     page = status.page()
     assert page["durable"] == {"phase": "streaming", "commit_lsn": "0/64", "end_lsn": "0/6C"}
@@ -208,7 +208,7 @@ def test_the_lag_is_that_of_the_flow(status: Status) -> None:
     assert 9 <= status.metrics.snapshot()[LAG] < 60
     # Changes behind an undecided PREPARE are durable, although not confirmed (F33).
     commit_position = CommitPosition(100, 60, now_us - 9_000_000, covered_lsn=108)
-    status.committed(commit_position, rows=1, transactions=1, seconds=0.1)
+    status.committed(commit_position, rows=1, transactions=1, seconds=0.1, unseen={})
     status.slot(None, looked(108))
     assert status.metrics.snapshot()[LAG] == 0
 
@@ -253,7 +253,7 @@ def test_the_latency_is_that_of_transactions_that_end(
     status: Status, phase: str, rows: int, transactions: int, is_counted: bool
 ) -> None:
     commit_position = CommitPosition(100, 108, time.time_ns() // 1000, transactions, phase)
-    status.committed(commit_position, rows=rows, transactions=transactions, seconds=0.1)
+    status.committed(commit_position, rows=rows, transactions=transactions, seconds=0.1, unseen={})
     samples = status.metrics.snapshot()
     assert samples["cdcd_event_latency_seconds_count"] == int(is_counted)
     assert samples['cdcd_kafka_transactions_total{result="committed"}'] == 1

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ class MemorySink:
         self.groups.append((self.open, progress))
         self.open = None
         self.renewal_reason = self.renewal_reasons.pop(0) if self.renewal_reasons else ""
-        return progress
+        return replace(progress, offsets={"t": {0: len(self.groups)}})
 
     def renew_epoch(self) -> None:
         assert self.open is None, "a new producer inside a transaction"
@@ -162,6 +163,7 @@ class World:
         self.schemas = MemorySchemas(self.sink) if has_schemas else None
         self.confirmed: list[int] = []
         self.reports: list[tuple[int, int, int]] = []
+        self.unseen: list[Mapping[str, Mapping[int, int]]] = []
         self.blocked: list[bool] = []
         self.given_up_groups = 0
         self.written: list[int] = []
@@ -196,9 +198,16 @@ class World:
         self.changed.set()
 
     def committed(
-        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
+        self,
+        commit_position: CommitPosition,
+        *,
+        rows: int,
+        transactions: int,
+        seconds: float,
+        unseen: Mapping[str, Mapping[int, int]],
     ) -> None:
         self.reports.append((commit_position.end_lsn, rows, transactions))
+        self.unseen.append(unseen)
 
     def at_rest(self, commit_position: CommitPosition) -> None:
         """Those who wait for an LSN are answered: nothing before it may be left in memory."""
@@ -280,6 +289,14 @@ async def test_a_group_is_committed_with_its_progress_and_then_confirmed() -> No
         assert progress == Progress(IDENTITY, "streaming", 100, 108, 5)
         assert one.reports == [(108, 2, 1)]
         assert one.writer.safe_lsn == 108
+
+
+@pytest.mark.parametrize("is_at_least_once", [False, True])
+async def test_records_in_a_transaction_may_be_unseen_after_its_commit(is_at_least_once: bool) -> None:
+    async with world(is_at_least_once=is_at_least_once) as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        assert one.unseen == [{} if is_at_least_once else {"t": {0: 1}}]
 
 
 async def test_every_progress_record_says_what_may_be_lost_still() -> None:
