@@ -90,6 +90,8 @@ def _explained(path: KeyPath, error: ErrorDetails, origins: Origins) -> tuple[st
         return "required, but not set", _where_to_set(path, origins)
     if kind == "extra_forbidden":
         return "unknown key", _nearest_key(path)
+    if kind == "string_too_short":  # each limit is one character
+        return "expected a text, found an empty one", "leave the key out, or write its value"
     expected = _expected(path, kind, context)
     found = _found(path, error["input"])
     if expected is None:
@@ -119,7 +121,6 @@ _TYPES = {
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
     "string_type": "expected text",
-    "string_too_short": "expected a longer text",
     "path_type": "expected a path",
     "model_type": "expected a mapping of keys",
     "model_attributes_type": "expected a mapping of keys",

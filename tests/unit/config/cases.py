@@ -471,6 +471,14 @@ CASES: tuple[Wrong, ...] = (
         ),
     ),
     Wrong(
+        "condition of a copy without text",
+        _with("snapshot: {overrides: [{table: a, where: ''}]}"),
+        (
+            "snapshot.overrides[0].where: expected a text, found an empty one (from prod.yaml:5)"
+            " - leave the key out, or write its value",
+        ),
+    ),
+    Wrong(
         "override with nothing as its patterns",
         _with("format: {overrides: [{table: a, column: , numeric_as: string}]}"),
         (
