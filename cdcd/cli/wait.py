@@ -23,6 +23,7 @@ from cdcd.redaction import clean
 
 __all__ = ["Durable", "wait_durable", "wait_mirrored"]
 
+_NOT_DURABLE = "not all commits below the LSN are durable in Kafka"
 _OK, _TIMED_OUT, _BUSY = 200, 504, 503
 _LONGEST_S = 300.0
 """The maximum wait of one request."""
@@ -48,7 +49,7 @@ def wait_durable(
     config: Config, lsn: Lsn, timeout_s: float, *, pause: Callable[[float], None] = time.sleep
 ) -> Durable:
     """Wait until the daemon says that all commits below an LSN are durable. Raises NotDurableYet."""
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s, problem = time.monotonic() + timeout_s, _NOT_DURABLE
     why: dict[str, str] = {
         "reason": NoAnswer.problem,
         "port": str(config.admin.port),
@@ -66,11 +67,13 @@ def wait_durable(
             return _durable(page)
         if answer.status not in (_TIMED_OUT, _BUSY):
             raise _refused(config, answer, page)
+        if answer.status == _TIMED_OUT and isinstance(page.get("message"), str):
+            problem = clean(page["message"], 300)
         shown = ("state", "reason", "durable_lsn") if answer.status == _TIMED_OUT else ("message",)
         why = {name: clean(str(page[name]), 300) for name in shown if page.get(name)}
         if answer.status == _BUSY:
             pause(min(_ASK_AGAIN_S, left_s))
-    raise NotDurableYet("not all commits below the LSN are durable in Kafka", lsn=format_lsn(lsn), **why)
+    raise NotDurableYet(problem, lsn=format_lsn(lsn), **why)
 
 
 def _asked(config: Config, lsn: Lsn, wait_s: float) -> Answer:

@@ -44,7 +44,8 @@ class DurableWaits:
     def __init__(self) -> None:
         self.lsn: Lsn = INVALID_LSN
         """All commits below it are durable in Kafka, and seen by readers; INVALID_LSN: unknown."""
-        self._durable_lsn: Lsn = INVALID_LSN
+        self.durable_lsn: Lsn = INVALID_LSN
+        """All commits below it are durable in Kafka; readers may get the last of them later. INVALID_LSN: unknown."""
         self._ends: dict[tuple[str, int], int] = {}
         self._is_wanted = asyncio.Event()
         self.system_identifier: str | None = None
@@ -67,14 +68,14 @@ class DurableWaits:
         """
         self._is_streaming = True
         self.system_identifier, self.timeline = system_identifier, timeline
-        self.lsn = self._durable_lsn = INVALID_LSN
+        self.lsn = self.durable_lsn = INVALID_LSN
         if lsn is not None:
             self.advanced(lsn)
 
     def ends(self) -> None:
         """Note that no stream is open."""
         self._is_streaming = False
-        self.lsn = self._durable_lsn = INVALID_LSN
+        self.lsn = self.durable_lsn = INVALID_LSN
         self._is_wanted.clear()
 
     def forget_written(self) -> None:
@@ -91,16 +92,16 @@ class DurableWaits:
         """Set a later durable position, after `written`; answer those whose LSN it has reached, if readers see it."""
         if not self._is_streaming:
             return
-        self._durable_lsn = max(self._durable_lsn, lsn)
+        self.durable_lsn = max(self.durable_lsn, lsn)
         if self._ends:
             self._want()
         else:
-            self._answer(self._durable_lsn)
+            self._answer(self.durable_lsn)
 
     async def unseen(self) -> Unseen:
         """Wait until somebody waits for a durable position that readers may not see; return it."""
         await self._is_wanted.wait()
-        return Unseen(self._durable_lsn, dict(self._ends))
+        return Unseen(self.durable_lsn, dict(self._ends))
 
     def seen(self, found: Unseen) -> None:
         """Answer those whose LSN was reached: readers see everything that `unseen` has returned."""
@@ -108,12 +109,12 @@ class DurableWaits:
         for place, end in found.ends.items():
             if self._ends.get(place) == end:
                 del self._ends[place]
-        if self._is_streaming and self._durable_lsn >= found.lsn:
-            self._answer(found.lsn if self._ends else self._durable_lsn)
+        if self._is_streaming and self.durable_lsn >= found.lsn:
+            self._answer(found.lsn if self._ends else self.durable_lsn)
             self._want()
 
     def _want(self) -> None:
-        if self._waiting and self._waiting[0][0] <= self._durable_lsn:
+        if self._waiting and self._waiting[0][0] <= self.durable_lsn:
             self._is_wanted.set()
 
     def _answer(self, lsn: Lsn) -> None:

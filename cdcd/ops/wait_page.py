@@ -1,4 +1,4 @@
-"""GET /wait?lsn=16/B374D848&timeout_ms=30000: answers when all commits below the LSN are durable in Kafka.
+"""GET /wait?lsn=16/B374D848&timeout_ms=30000: answers when readers get all commits below the LSN from Kafka.
 
 In: an LSN, as `SELECT pg_current_wal_insert_lsn()` returns it after a COMMIT.
 Out: 200 with the durable LSN, its timeline and its server; 504 after the time-out, with the LSN that is durable and
@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from cdcd.lsn import INVALID_LSN, format_lsn, parse_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, end_of_commits, format_lsn, parse_lsn
 from cdcd.ops.connections import Connections
 from cdcd.ops.durable_waits import DurableWaits
 from cdcd.redaction import clean
@@ -26,6 +26,10 @@ __all__ = ["DEFAULT_TIMEOUT_MS", "MAX_TIMEOUT_MS", "WaitPage"]
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
 _ARGUMENTS = ("lsn", "timeout_ms", "name")
+_NOT_DURABLE = "not all commits below the LSN are durable in Kafka"
+_UNSEEN = (
+    "all commits below the LSN are durable in Kafka, but consumers with read_committed do not get them yet"
+)
 
 
 class _Wrong(Exception):
@@ -64,11 +68,18 @@ class WaitPage:
             durable_lsn = format_lsn(max(lsn, waiter.result()))
             return _answered(200, lsn=format_lsn(lsn), durable_lsn=durable_lsn, **self._source())
         waiter.cancel()
-        durable = None if self._waits.lsn == INVALID_LSN else format_lsn(self._waits.lsn)
-        status = self._status()
-        shown = {name: clean(str(status.get(name) or "")) for name in ("state", "reason")}
-        message = "not all commits below the LSN are durable in Kafka"
-        return _answered(504, message=message, lsn=format_lsn(lsn), durable_lsn=durable, **shown)
+        return self._too_late(lsn)
+
+    def _too_late(self, lsn: Lsn) -> web.Response:
+        durable_lsn, status = self._waits.durable_lsn, self._status()
+        is_durable = durable_lsn != INVALID_LSN and end_of_commits(lsn) <= durable_lsn
+        return _answered(
+            504,
+            message=_UNSEEN if is_durable else _NOT_DURABLE,
+            lsn=format_lsn(lsn),
+            durable_lsn=None if durable_lsn == INVALID_LSN else format_lsn(durable_lsn),
+            **{name: clean(str(status.get(name) or "")) for name in ("state", "reason")},
+        )
 
     def _source(self) -> dict[str, object]:
         """Return what the LSN belongs to. A stream that has begun since is of that timeline or of a later one."""

@@ -170,7 +170,13 @@ def test_a_commit_whose_markers_are_late_is_not_answered(
             link.hold_when(lambda way, data: way == "up" and data[4:6] == WRITE_TXN_MARKERS)
             lsn = writes.run("INSERT INTO notes VALUES (2, 'a')")
             await_confirmed(postgres, daemon)
-            assert asked(daemon, lsn, timeout_ms=50)[0] == 504
+            code, page = asked(daemon, lsn, timeout_ms=50)
+            assert code == 504
+            assert (
+                "are durable in Kafka, but consumers with read_committed do not get them yet"
+                in page["message"]
+            )
+            assert parse_lsn(page["durable_lsn"]) >= end_of_commits(parse_lsn(lsn))
             assert reader.read() == []
             link.heal()
             assert asked(daemon, lsn)[0] == 200
