@@ -233,9 +233,7 @@ class Source:
         name = (table.schema, table.name)
         return ComparedTable(table.relid, *name, columns, key, types, self._codec, share, self._first)
 
-    def _parts(
-        self, table: PublishedTable, unit_pages: int
-    ) -> tuple[tuple[Part, ...], list[TableFile]]:
+    def _parts(self, table: PublishedTable, unit_pages: int) -> tuple[tuple[Part, ...], list[TableFile]]:
         copied = CopiedTable(
             table.relid, table.schema, table.name, table.columns, table.row_filter, table.is_partitioned
         )
