@@ -74,7 +74,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
 
 def result(**over: object) -> SimpleNamespace:
     known = {"topic": "shop.public.t", "status": "equal", "reason": "", "rows_in_topic": 5, "rows_in_mirror": 5,
-             "missing": 0, "extra": 0, "different": 0, "unknown_rows": 0, "keys": None}  # fmt: skip
+             "missing": 0, "extra": 0, "different": 0, "unknown_rows": 0, "keys": None, "lsn": "0/1A"}  # fmt: skip
     return SimpleNamespace(**known | over)
 
 
@@ -83,8 +83,8 @@ def test_the_outcomes_of_a_mirror() -> None:
     found = [_outcome(one, 1.0, 2) for one in (result(), differs, result(status="unknown", reason="no key"))]
     assert found[1].rows == [DifferentRow("missing", "ab")]
     assert as_lines(found, "topic", "mirror") == [
-        "equal   shop.public.t: 5 rows in the topic, 5 in the mirror (1.0 s)",
-        "differs shop.public.t: 5 rows in the topic, 4 in the mirror, 1 missing (1.0 s)",
+        "equal   shop.public.t: 5 rows in the topic at 0/1A, 5 in the mirror (1.0 s)",
+        "differs shop.public.t: 5 rows in the topic at 0/1A, 4 in the mirror, 1 missing (1.0 s)",
         "        missing: key ab",
         "unknown shop.public.t: no key",
         "1 equal, 1 differs, 1 unknown",
