@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from typing import Protocol
 
 from cdcd.lsn import INVALID_LSN, Lsn, end_of_commits
 
@@ -19,6 +20,14 @@ __all__ = ["DurableWaits"]
 
 _FEW = 64
 """So many that have given up may be left, so that each of them costs little."""
+
+
+class Readers(Protocol):
+    """Whether consumers with read_committed see what is durable now."""
+
+    @property
+    def is_reached(self) -> bool: ...
+    async def reached(self) -> None: ...
 
 
 class DurableWaits:
@@ -30,6 +39,8 @@ class DurableWaits:
         self.system_identifier: str | None = None
         """That of the server of the last stream, None before the first one; and its timeline."""
         self.timeline: int | None = None
+        self.readers: Readers | None = None
+        """What readers see of the last stream's records; None: there was no stream."""
         self._is_streaming = False
         self._waiting: list[tuple[Lsn, int, asyncio.Future[Lsn]]] = []
         self._numbers = itertools.count()

@@ -1,4 +1,5 @@
-"""GET /wait?lsn=16/B374D848&timeout_ms=30000: answers when all commits below the LSN are durable in Kafka.
+"""GET /wait?lsn=16/B374D848&timeout_ms=30000: answers when all commits below the LSN are durable in Kafka, and
+consumers with read_committed can read them.
 
 In: an LSN, as `SELECT pg_current_wal_insert_lsn()` returns it after a COMMIT.
 Out: 200 with the durable LSN, its timeline and its server; 504 after the time-out, with the LSN that is durable and
@@ -26,6 +27,9 @@ __all__ = ["DEFAULT_TIMEOUT_MS", "MAX_TIMEOUT_MS", "WaitPage"]
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
 _ARGUMENTS = ("lsn", "timeout_ms", "name")
+_HIDDEN = (
+    "all commits below the LSN are durable in Kafka, but an open transaction in a topic still hides them"
+)
 
 
 class _Wrong(Exception):
@@ -48,9 +52,11 @@ class WaitPage:
         named = request.query.get("name")
         if named is not None and named != self._status().get("name"):
             return _answered(409, message="the daemon at this port has another name")
-        waiter = self._waits.waiter(lsn)
-        if not waiter.done():
-            connections, limit_s = self.connections, timeout_ms / 1000
+        limit_s = timeout_ms / 1000
+        ends_s = asyncio.get_running_loop().time() + limit_s
+        waiter, readers = self._waits.waiter(lsn), self._waits.readers
+        if not waiter.done() or not (readers is None or readers.is_reached):
+            connections = self.connections
             if connections is None or not connections.let_wait(request.transport, limit_s, waiter.cancel):
                 waiter.cancel()
                 return _answered(
@@ -59,7 +65,8 @@ class WaitPage:
                     "ask for the highest one",
                 )
             await asyncio.wait([waiter], timeout=limit_s)
-        if waiter.done() and not waiter.cancelled():
+        is_durable = waiter.done() and not waiter.cancelled()
+        if is_durable and await self._is_visible(ends_s):
             # at the start of a page the LSN is after a page header, and the commits' ends are before it
             durable_lsn = format_lsn(max(lsn, waiter.result()))
             return _answered(200, lsn=format_lsn(lsn), durable_lsn=durable_lsn, **self._source())
@@ -67,8 +74,20 @@ class WaitPage:
         durable = None if self._waits.lsn == INVALID_LSN else format_lsn(self._waits.lsn)
         status = self._status()
         shown = {name: clean(str(status.get(name) or "")) for name in ("state", "reason")}
-        message = "not all commits below the LSN are durable in Kafka"
+        message = _HIDDEN if is_durable else "not all commits below the LSN are durable in Kafka"
         return _answered(504, message=message, lsn=format_lsn(lsn), durable_lsn=durable, **shown)
+
+    async def _is_visible(self, ends_s: float) -> bool:
+        """Wait until readers see what is durable, to the end of the time; return whether they do."""
+        readers = self._waits.readers
+        if readers is None or readers.is_reached:
+            return True
+        try:
+            async with asyncio.timeout_at(ends_s):
+                await readers.reached()
+        except TimeoutError:
+            return False
+        return True
 
     def _source(self) -> dict[str, object]:
         """Return what the LSN belongs to. A stream that has begun since is of that timeline or of a later one."""

@@ -63,6 +63,7 @@ from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.streaming import Streaming
 from cdcd.session.topic_watch import watch
+from cdcd.sink.visible import Visibility
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import StreamOptions
@@ -472,6 +473,7 @@ class Session:
         self._status.streaming(
             start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
         )
+        self._status.durable_waits.readers = Visibility(self._clients.sink)
         _LOG.info(
             "streaming",
             slot=self._source.slot,

@@ -61,6 +61,8 @@ class KafkaSink:
         """Checks whether another slot claims a topic at the same time; None: no check."""
         self.progress_offset = -1
         """Offset of the last progress record read or written here; another producer wrote any later one."""
+        self.committed_ends: Mapping[str, Mapping[int, int]] = {}
+        """The offsets after the last committed group, another object after each commit: see `visible`."""
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -181,6 +183,11 @@ class KafkaSink:
         self._opened().usable()
         self._settings, self._properties = settings, producer_properties(settings)
         self._go_on_anew()
+
+    @property
+    def settings(self) -> SinkSettings:
+        """The settings, with the present credentials."""
+        return self._settings
 
     @property
     def renewal_reason(self) -> str:
@@ -329,6 +336,7 @@ class KafkaSink:
             finally:
                 self._note_progress(client)
             self._settled_s = asked_s
+            self.committed_ends = progress.offsets
             if progress.offsets:
                 self._need_fewer_reports(client, progress)
         else:

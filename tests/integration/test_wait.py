@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import psycopg2
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -292,3 +292,24 @@ def test_an_lsn_behind_the_header_of_a_page_that_is_not_written_yet_is_reached(
                 if end_of_commits(parse_lsn(lsn)) < parse_lsn(lsn) == parse_lsn(body["durable_lsn"]):
                     return  # no record ends in the header
     pytest.fail("the stream was never between the end of the last record and the insert position")
+
+
+def test_a_commit_that_readers_cannot_see_yet_is_waited_for(
+    daemon: Daemon, writes: Writes, kafka: KafkaBroker
+) -> None:
+    """Brokers end a transaction in its partitions after the commit; here that of another producer hides the row."""
+    assert asked(daemon, writes.run("INSERT INTO notes VALUES (1, 'a')"))[0] == 200
+    topic = f"{daemon.name}.public.notes"
+    other = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{daemon.name}-other"})
+    other.init_transactions(60)
+    other.begin_transaction()
+    for partition in Reader(kafka, topic).ends():
+        other.produce(topic, b"", b"", partition)
+    assert other.flush(60) == 0
+    lsn = writes.run("INSERT INTO notes VALUES (2, 'a')")
+    code, page = asked(daemon, lsn, timeout_ms=1_500)
+    assert (code, "hides them" in page["message"]) == (504, True), page
+    assert parse_lsn(page["durable_lsn"]) >= end_of_commits(parse_lsn(lsn))
+    other.abort_transaction(60)
+    assert asked(daemon, lsn)[0] == 200
+    assert [id_of_key(key) for key in Reader(kafka, topic).read()] == [1, 2]
