@@ -45,6 +45,7 @@ _POLL_S = 0.05
 _WATCH_S = 0.2
 _BLOCK_RANGES_SINCE = 140_000
 _PROBE = b"cdcd"
+_BEHIND = "cdcd is behind, or halted, or a transaction stays prepared (two_phase)"
 _CODECS = {
     "UTF8": "utf-8", "SQL_ASCII": "utf-8", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN5": "iso8859-9",
     "LATIN9": "iso8859-15", "WIN1250": "cp1250", "WIN1251": "cp1251", "WIN1252": "cp1252", "KOI8R": "koi8_r",
@@ -333,7 +334,7 @@ class Source:
                 return
             if time.monotonic() > deadline_s or rows[0] == self._silent:
                 self._silent = None if rows[0][1] else rows[0]
-                state = "cdcd is behind, or halted" if rows[0][1] else "no cdcd reads the slot"
+                state = _BEHIND if rows[0][1] else "no cdcd reads the slot"
                 raise CannotTell(
                     f"the changes up to the snapshot are not in Kafka within {timeout_s:g} s: {state}"
                 )
