@@ -49,6 +49,7 @@ def wait_durable(
 ) -> Durable:
     """Wait until the daemon says that all commits below an LSN are durable. Raises NotDurableYet."""
     deadline_s = time.monotonic() + timeout_s
+    problem = "not all commits below the LSN are durable in Kafka"
     why: dict[str, str] = {
         "reason": NoAnswer.problem,
         "port": str(config.admin.port),
@@ -68,9 +69,11 @@ def wait_durable(
             raise _refused(config, answer, page)
         shown = ("state", "reason", "durable_lsn") if answer.status == _TIMED_OUT else ("message",)
         why = {name: clean(str(page[name]), 300) for name in shown if page.get(name)}
+        if answer.status == _TIMED_OUT:
+            problem = clean(str(page.get("message") or problem), 300)
         if answer.status == _BUSY:
             pause(min(_ASK_AGAIN_S, left_s))
-    raise NotDurableYet("not all commits below the LSN are durable in Kafka", lsn=format_lsn(lsn), **why)
+    raise NotDurableYet(problem, lsn=format_lsn(lsn), **why)
 
 
 def _asked(config: Config, lsn: Lsn, wait_s: float) -> Answer:
