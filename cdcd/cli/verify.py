@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,9 +86,9 @@ def verify(config: Config, config_path: Path, request: Request) -> int:
     failures = [_compare(config, config_path, request, outcomes)]
     failures.append(_write_metrics(request, outcomes, is_complete=not failures[0]))
     if outcomes or not failures[0]:
-        outcomes.end()
+        failures.append(_shown(outcomes.end))
     if request.mirror is not None:
-        _add_mirrored(config_path, request, mirrored)
+        failures.append(_shown(lambda: _add_mirrored(config_path, request, mirrored)))
     failed = [one for one in failures if one]
     status = status_of([*outcomes, *mirrored])
     if failed and status == EXIT_OF[EQUAL]:
@@ -96,9 +97,23 @@ def verify(config: Config, config_path: Path, request: Request) -> int:
         page: dict[str, object] = {"status": status, "tables": as_document(outcomes)}
         page |= {} if request.mirror is None else {"mirror": as_document(mirrored)}
         page |= {"errors": failed} if failed else {}
-        print(ascii_escapes(json.dumps(page, indent=2)))
+        text = ascii_escapes(json.dumps(page, indent=2))
+        if reason := _shown(lambda: print(text, flush=True)):
+            failed.append(reason)
+            status = status or EXIT_OF[UNKNOWN]
     say([f"cdcd: {one}" for one in failed], sys.stderr)
     return status
+
+
+def _shown(show: Callable[[], None]) -> str:
+    """Print by a function; return why that failed, "" if it did not. Raises BrokenPipeError."""
+    try:
+        show()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return f"standard output: {_reason(error)}"
+    return ""
 
 
 def _compare(config: Config, config_path: Path, request: Request, outcomes: Shown) -> str:
@@ -178,9 +193,12 @@ def _add_outcomes(
         shows_keys=request.shows_keys,
         is_copied=config.snapshot.copies_tables and config.snapshot.new_tables_policy == "snapshot",
     )
-    with contextlib.closing(schemas), _source(config, window * share) as source:
+    opened = Source(config.source_settings(), config.format.policies(), window * share)
+    with contextlib.closing(schemas), contextlib.closing(opened) as source:
         verification = Verification(source, settings, schemas.schema, options, progress.show)
-        chosen = {f"{table.schema}.{table.name}": table for table in _chosen(source.tables(), request.tables)}
+        published = source.tables()
+        namesakes = Counter(map(_title, published))
+        chosen = {_title(table): table for table in _chosen(published, request.tables)}
         if stored is not None:
             for one in stored.outcomes():
                 if one.table in chosen:
@@ -188,7 +206,7 @@ def _add_outcomes(
         finished = {one.table for one in outcomes}
         for title, table in chosen.items():
             if title not in finished:
-                outcome = _outcome_of(config, verification, table)
+                outcome = _outcome_of(config, verification, table, namesakes[title])
                 progress.end()
                 outcomes.append(outcome)
                 if stored is not None:
@@ -211,8 +229,19 @@ def _window(request: Request, share: int, stored: int | None) -> int:
     return window
 
 
-def _outcome_of(config: Config, verification: Verification, table: PublishedTable) -> TableOutcome:
-    title = f"{table.schema}.{table.name}"
+def _title(table: PublishedTable) -> str:
+    return f"{table.schema}.{table.name}"
+
+
+def _outcome_of(
+    config: Config, verification: Verification, table: PublishedTable, namesakes: int
+) -> TableOutcome:
+    """Return the outcome of a table. `namesakes`: the published tables of its title, itself among them."""
+    title = _title(table)
+    if namesakes > 1:
+        return TableOutcome(
+            title, UNKNOWN, f"{namesakes} published tables have this name: schema, dot, table"
+        )
     if reason := _partly_copied(config, title):
         return TableOutcome(title, UNKNOWN, reason)
     name = topic_name(config.sink.topics.template, name=config.name, schema=table.schema, table=table.name)
@@ -235,18 +264,6 @@ def _stored(config: Config, request: Request, folder: Path) -> StoredOutcomes:
     return StoredOutcomes(folder, identity, has_keys=request.shows_keys)
 
 
-@contextlib.contextmanager
-def _source(config: Config, first: int) -> Iterator[Source]:
-    try:
-        opened = Source(config.source_settings(), config.format.policies(), first)
-    except CannotTell as why:
-        raise ConfigError(f"verify: {why}") from None
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
 def _partly_copied(config: Config, title: str) -> str:
     """Return why the topic does not have all rows, "" if it has them."""
     choice = config.snapshot.selection().choice(title)
@@ -256,7 +273,7 @@ def _partly_copied(config: Config, title: str) -> str:
 
 
 def _chosen(tables: Sequence[PublishedTable], names: Sequence[str]) -> list[PublishedTable]:
-    titles = {f"{table.schema}.{table.name}": table for table in tables}
+    titles = {_title(table): table for table in tables}
     if unknown := [name for name in names if name not in titles]:
         raise ConfigError(f"--table: not published: {', '.join(unknown)}")
     return [titles[name] for name in names] if names else list(tables)

@@ -118,7 +118,9 @@ def limited(spark: Any, limit_s: float | None) -> Iterator[Callable[[], bool]]:
 
 def _outcome(result: Any, seconds: float, most_rows: int) -> TableOutcome:
     """Return the result of `cdcd.spark.mirroring.verify` as an outcome: `rows_in_source` are those of the topic."""
-    outcome = TableOutcome(result.topic, result.status, reason=result.reason, seconds=round(seconds, 1))
+    outcome = TableOutcome(
+        result.topic, result.status, reason=result.reason, lsn=result.lsn, seconds=round(seconds, 1)
+    )
     if result.status == UNKNOWN:
         return outcome
     outcome.rows_in_source, outcome.rows_in_topics = result.rows_in_topic, result.rows_in_mirror

@@ -71,8 +71,7 @@ def wait_durable(
             problem = clean(page["message"], 300)
         shown = ("state", "reason", "durable_lsn") if answer.status == _TIMED_OUT else ("message",)
         why = {name: clean(str(page[name]), 300) for name in shown if page.get(name)}
-        if answer.status == _BUSY:
-            pause(min(_ASK_AGAIN_S, left_s))
+        pause(max(0.0, min(_ASK_AGAIN_S, deadline_s - time.monotonic())))
     raise NotDurableYet(problem, lsn=format_lsn(lsn), **why)
 
 

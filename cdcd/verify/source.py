@@ -45,17 +45,18 @@ _POLL_S = 0.05
 _WATCH_S = 0.2
 _BLOCK_RANGES_SINCE = 140_000
 _PROBE = b"cdcd"
+_BEHIND = "cdcd is behind, or halted, or a transaction stays prepared (two_phase)"
 _CODECS = {
     "UTF8": "utf-8", "SQL_ASCII": "utf-8", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN5": "iso8859-9",
-    "LATIN9": "iso8859-15", "WIN1250": "cp1250", "WIN1251": "cp1251", "WIN1252": "cp1252", "EUC_JP": "euc_jp",
-    "KOI8R": "koi8_r",
+    "LATIN9": "iso8859-15", "WIN1250": "cp1250", "WIN1251": "cp1251", "WIN1252": "cp1252", "KOI8R": "koi8_r",
 }  # fmt: skip
+"""Python's codecs that encode a text as the server has it. Not EUC_JP: some of its characters have two codes."""
 
-# A waiting session makes all later ones wait, also those that only write.
+# A waiting session makes all later ones wait, also those that only write. The snapshot's session has locks of more
+# relations than the table: REINDEX stops all writers while it waits for that of an index.
 _WAITS = """
-    SELECT EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'relation' AND NOT l.granted
-                   AND l.relation = ANY(%s::oid[]) AND l.pid <> %s
-                   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+    SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_locks o USING (locktype, database, relation)
+                   WHERE o.locktype = 'relation' AND o.granted AND o.pid = %s AND NOT l.granted AND l.pid <> o.pid)
 """
 _ATTNUMS = """
     SELECT a.attname::text, a.attnum::int, a.atttypid::int8, a.atttypmod
@@ -92,7 +93,6 @@ class OpenTable:
     view: View
     parts: tuple[Part, ...]
     row_filter: str | None
-    locked: tuple[int, ...]
     pages: int
     estimate: int | None
     is_released: bool = False
@@ -195,9 +195,9 @@ class Source:
         self._refuse(table)
         self._refuse_actions(table)
         compared = self._compared(table, share)
-        parts, locked, files = self._parts(table, unit_pages)
+        parts, files = self._parts(table, unit_pages)
         pages = sum(file.pages for file in files)
-        return OpenTable(compared, view, parts, table.row_filter, locked, pages, estimated_rows(files))
+        return OpenTable(compared, view, parts, table.row_filter, pages, estimated_rows(files))
 
     def _refuse(self, table: PublishedTable) -> None:
         title = f"{table.schema}.{table.name}"
@@ -234,9 +234,7 @@ class Source:
         name = (table.schema, table.name)
         return ComparedTable(table.relid, *name, columns, key, types, self._codec, share, self._first)
 
-    def _parts(
-        self, table: PublishedTable, unit_pages: int
-    ) -> tuple[tuple[Part, ...], tuple[int, ...], list[TableFile]]:
+    def _parts(self, table: PublishedTable, unit_pages: int) -> tuple[tuple[Part, ...], list[TableFile]]:
         copied = CopiedTable(
             table.relid, table.schema, table.name, table.columns, table.row_filter, table.is_partitioned
         )
@@ -251,7 +249,7 @@ class Source:
             is_whole = table.is_partitioned and unit.leaf is None
             relation = ("" if is_whole else "ONLY ") + qualified(names[relid])
             parts.append(Part(relation, unit.condition))
-        return tuple(parts), tuple(names), own
+        return tuple(parts), own
 
     def _names(self, relid: int, files: Sequence[Any]) -> list[tuple[Any, ...]]:
         relids = [relid, *(file.leaf for file in files if file.leaf is not None)]
@@ -278,15 +276,15 @@ class Source:
         self._execute("CLOSE rows")
 
     def give_way(self, table: OpenTable) -> None:
-        """Raise GaveWay if the snapshot was released, or has to be because a session waits for the table."""
+        """Raise GaveWay if the snapshot was released, or has to be because a session waits for a lock of it."""
         self.release_if_waited_for(table)
         if table.is_released:
             raise GaveWay
 
     def release_if_waited_for(self, table: OpenTable) -> None:
-        """Release lock and snapshot if a session waits for the lock of the table."""
+        """Release locks and snapshot if a session waits for one: of the table, its indexes, its partitions."""
         pid = self._connection.info.backend_pid
-        if not table.is_released and fetch(self._other, _WAITS, (list(table.locked), pid))[0][0]:
+        if not table.is_released and fetch(self._other, _WAITS, (pid,))[0][0]:
             self._release(table)
 
     @contextlib.contextmanager
@@ -336,7 +334,7 @@ class Source:
                 return
             if time.monotonic() > deadline_s or rows[0] == self._silent:
                 self._silent = None if rows[0][1] else rows[0]
-                state = "cdcd is behind, or halted" if rows[0][1] else "no cdcd reads the slot"
+                state = _BEHIND if rows[0][1] else "no cdcd reads the slot"
                 raise CannotTell(
                     f"the changes up to the snapshot are not in Kafka within {timeout_s:g} s: {state}"
                 )

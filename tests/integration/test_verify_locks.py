@@ -119,3 +119,46 @@ def test_the_oldest_server(pg_server: PostgresServers, new_daemon: NewDaemon) ->
     server.execute("UPDATE t SET note = 'y' WHERE id % 2 = 0", dbname=database)
     found = verify(daemon)
     assert (found.status, found.one()["rows_in_topics"]) == (0, ROWS), found
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "REINDEX INDEX leaf_pkey",  # it has a lock of the table, behind which all writers wait
+        nightly("ALTER INDEX leaf_pkey SET TABLESPACE pg_default"),
+        "ALTER TABLE half ALTER note SET DEFAULT 'x'",
+    ],
+)
+def test_nobody_waits_for_a_lock_of_an_index_or_between_root_and_leaf(
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+) -> None:
+    """A SELECT locks the table's indexes too, and LOCK TABLE all partitions."""
+    for made in (
+        "CREATE TABLE t (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+        "CREATE TABLE half PARTITION OF t FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF half DEFAULT",
+        f"INSERT INTO t SELECT n, 'x' FROM generate_series(1, {ROWS}) n",
+    ):
+        postgres.execute(made, dbname=database)
+    daemon = new_daemon(postgres, database)
+    rooted = f"ALTER PUBLICATION cdcd_{daemon.name} SET (publish_via_partition_root)"
+    postgres.execute(rooted, dbname=database)
+    daemon.start().wait_state("streaming")
+    taken: Any = verification.Fold.sums
+    done = []
+
+    def sums_with_lock(*given: Any) -> Any:
+        postgres.execute(f"SET lock_timeout = '60s'; {statement}", dbname=database)
+        done.append(statement)
+        return taken(*given)
+
+    monkeypatch.setattr(verification.Fold, "sums", sums_with_lock)
+    with comparing(daemon, tmp_path) as compare:
+        found = compare()
+    assert (found.state, found.rows_in_source, found.reason) == (EQUAL, ROWS, "")
+    assert done

@@ -16,6 +16,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.verify.float_text import double_text, real_text
 from cdcd.verify.hashes import as_bigint, hash64
+from cdcd.verify.source import _CODECS
 from tests.integration.test_types_through_the_topic import SOME
 from tests.oracle.run import created_tables, database, insert
 from tests.support.daemon import Daemon, await_confirmed
@@ -96,3 +97,23 @@ def test_the_texts_of_numbers_and_the_hashes_are_the_server_s(
         )
         hashes = [as_bigint(hash64(t.encode(), s % (1 << 64))) for t, s in zip(texts, seeds, strict=True)]
         assert [found for (found,) in cursor] == hashes
+
+
+def test_the_codes_of_characters_are_the_server_s(postgres: PostgresServer, database: str) -> None:
+    """A character with two codes would have another hash than the server's."""
+    encodings = {name: codec for name, codec in _CODECS.items() if codec != "utf-8"}
+    codes = [bytes([code]) for code in range(1, 256)]
+    with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as connection:
+        cursor = connection.cursor()
+        cursor.execute(
+            "create function pg_temp.converted(code bytea, encoding name) returns text language plpgsql as"
+            " $$ begin return convert_from(code, encoding); exception when others then return null; end $$"
+        )
+        for encoding, codec in encodings.items():
+            cursor.execute(
+                "select pg_temp.converted(c, %s) from unnest(%s::bytea[]) with ordinality u(c, n) order by n",
+                (encoding, codes),
+            )
+            served = {code: text for code, (text,) in zip(codes, cursor, strict=True) if text is not None}
+            assert len(served) > 200
+            assert {code: text.encode(codec) for code, text in served.items()} == {c: c for c in served}

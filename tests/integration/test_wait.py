@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import psycopg2
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -31,6 +31,7 @@ from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
 
 WAITERS = 1_000
+UNSEEN = "are durable in Kafka, but consumers with read_committed do not get them yet"
 WRITE_TXN_MARKERS = (27).to_bytes(2)
 """The API key of the request with which a coordinator has the markers written; it is after the request's size."""
 
@@ -335,3 +336,27 @@ def test_an_lsn_behind_the_header_of_a_page_that_is_not_written_yet_is_reached(
                 if end_of_commits(parse_lsn(lsn)) < parse_lsn(lsn) == parse_lsn(body["durable_lsn"]):
                     return  # no record ends in the header
     pytest.fail("the stream was never between the end of the last record and the insert position")
+
+
+def test_a_commit_that_a_transaction_of_another_producer_hides_is_not_answered(
+    postgres: PostgresServer, daemon: Daemon, writes: Writes, kafka: KafkaBroker
+) -> None:
+    assert asked(daemon, writes.run("INSERT INTO notes VALUES (1, 'a')"))[0] == 200
+    topic = f"{daemon.name}.public.notes"
+    other = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{daemon.name}-other"})
+    other.init_transactions(60)
+    other.begin_transaction()
+    for partition in Reader(kafka, topic).ends():
+        other.produce(topic, b"", b"", partition)
+    assert other.flush(60) == 0
+    lsn = writes.run("INSERT INTO notes VALUES (2, 'a')")
+    await_confirmed(postgres, daemon)
+    code, page = asked(daemon, lsn, timeout_ms=300)
+    assert (code, UNSEEN in page["message"]) == (504, True), page
+    assert parse_lsn(page["durable_lsn"]) >= end_of_commits(parse_lsn(lsn))
+    with _waiting(daemon, lsn, "--timeout", "0.5") as command:
+        output, _ = command.communicate(timeout=120)
+    assert (command.returncode, UNSEEN in output) == (1, True), output
+    other.abort_transaction(60)
+    assert asked(daemon, lsn)[0] == 200
+    assert sorted(map(id_of_key, Reader(kafka, topic).read())) == [1, 2]

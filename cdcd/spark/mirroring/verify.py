@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
 from cdcd.errors import CdcdError, SparkReadError
+from cdcd.lsn import format_lsn
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.clients.sent_to_tasks import for_tasks
@@ -51,7 +52,8 @@ READERS = "16"
 class TableResult:
     """The result of one table. `keys`: of some rows of each kind, as JSON, or as digests.
 
-    `unknown_rows`: rows of a table that differs whose own state is not known.
+    `unknown_rows`: rows of a table that differs whose own state is not known. `lsn`: all commits below it are in the
+    compared version of the mirror, and not all later ones; None: unknown.
     """
 
     topic: str
@@ -64,6 +66,7 @@ class TableResult:
     different: int = 0
     unknown_rows: int = 0
     keys: Mapping[str, tuple[str, ...]] | None = None
+    lsn: str | None = None
 
 
 @contextmanager
@@ -115,9 +118,10 @@ def verify(
     version = opened.version
     existing = {topic for topic in version.offsets if is_table(topic, version.prefix)} | set(version.tables)
     existing -= version.dropped.keys()
+    lsn = format_lsn(reached) if (reached := opened.reached_lsn()) else None
     for topic in topics_of(tables, version.prefix, existing):
         if is_over():
-            yield TableResult(topic, "unknown", _OVER)
+            yield TableResult(topic, "unknown", _OVER, lsn=lsn)
             continue
         table = _Table(spark, connection, cluster, opened, topic, _Shown(most_keys, shows_keys))
         try:
@@ -127,7 +131,7 @@ def verify(
             result = TableResult(topic, "unknown", str(error))
         except Exception as error:  # noqa: BLE001 - also of the JVM; another table may need less
             result = TableResult(topic, "unknown", _OVER if is_over() else why(error))
-        yield result
+        yield replace(result, lsn=lsn)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def verified(monkeypatch: pytest.MonkeyPatch, compare: Compare, **options: Any) 
     """Return status and reason of the tables a and b."""
     offsets: dict[str, Any] = {"shop.public.a": {}, "shop.public.b": {}}
     version = SimpleNamespace(offsets=offsets, tables={}, dropped={}, prefix="shop")
-    monkeypatch.setattr(verify, "read_mirror", lambda *_: SimpleNamespace(version=version))
+    monkeypatch.setattr(verify, "read_mirror", lambda *_: SimpleNamespace(version=version, reached_lsn=int))
     for name in ("Cluster", "_check_origin", "register"):
         monkeypatch.setattr(verify, name, lambda *_: None)
     monkeypatch.setattr(_Table, "compare", compare)

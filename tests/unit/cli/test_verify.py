@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
 
 def result(**over: object) -> SimpleNamespace:
     known = {"topic": "shop.public.t", "status": "equal", "reason": "", "rows_in_topic": 5, "rows_in_mirror": 5,
-             "missing": 0, "extra": 0, "different": 0, "unknown_rows": 0, "keys": None}  # fmt: skip
+             "missing": 0, "extra": 0, "different": 0, "unknown_rows": 0, "keys": None, "lsn": "0/1A"}  # fmt: skip
     return SimpleNamespace(**known | over)
 
 
@@ -82,8 +83,8 @@ def test_the_outcomes_of_a_mirror() -> None:
     found = [_outcome(one, 1.0, 2) for one in (result(), differs, result(status="unknown", reason="no key"))]
     assert found[1].rows == [DifferentRow("missing", "ab")]
     assert as_lines(found, "topic", "mirror") == [
-        "equal   shop.public.t: 5 rows in the topic, 5 in the mirror (1.0 s)",
-        "differs shop.public.t: 5 rows in the topic, 4 in the mirror, 1 missing (1.0 s)",
+        "equal   shop.public.t: 5 rows in the topic at 0/1A, 5 in the mirror (1.0 s)",
+        "differs shop.public.t: 5 rows in the topic at 0/1A, 4 in the mirror, 1 missing (1.0 s)",
         "        missing: key ab",
         "unknown shop.public.t: no key",
         "1 equal, 1 differs, 1 unknown",
@@ -217,8 +218,58 @@ def test_an_error_of_one_table_leaves_the_others(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command, "topic_name", lambda *_, **__: "shop.public.t")
     config = SimpleNamespace(name="shop", sink=SimpleNamespace(topics=SimpleNamespace(template="")))
     table = SimpleNamespace(schema="public", name="t")
-    found = command._outcome_of(config, SimpleNamespace(compare=full), table)  # type: ignore[arg-type]
+    found = command._outcome_of(config, SimpleNamespace(compare=full), table, 1)  # type: ignore[arg-type]
     assert (found.state, found.reason) == (UNKNOWN, "OSError: [Errno 28] No space left on device")
+
+
+def test_two_tables_with_one_name_are_not_compared_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Names may have dots: those of the schema "a.b" and of "a"."""
+    tables = [SimpleNamespace(schema=schema, name=name) for schema, name in (("a.b", "c"), ("a", "b.c"))]
+    source = SimpleNamespace(tables=lambda: [*tables, SimpleNamespace(schema="a", name="d")], close=list)
+    compared: list[str] = []
+
+    def compare(table: Any, _topic: str) -> TableOutcome:
+        compared.append(table.name)
+        return TableOutcome(command._title(table), EQUAL)
+
+    ids, settings = SimpleNamespace(close=list, schema=None), SimpleNamespace(template="")
+    config: Any = SimpleNamespace(
+        name="shop",
+        schema_topic="schemas",
+        sink=SimpleNamespace(topics=settings),
+        snapshot=SimpleNamespace(copies_tables=True, new_tables_policy="snapshot"),
+        format=SimpleNamespace(policies=lambda: None),
+        source_settings=lambda: None,
+    )
+    for name, made in (
+        ("command_settings", settings), ("TopicIds", ids), ("Source", source), ("topic_name", "t"),
+        ("_partly_copied", ""), ("Verification", SimpleNamespace(compare=compare)),
+    ):  # fmt: skip
+        monkeypatch.setattr(command, name, lambda *_, _made=made, **__: _made)
+    outcomes = Shown(is_shown=False)
+    command._add_outcomes(config, Request(), tmp_path, Progress(is_drawn=False), outcomes)
+    assert {one.table: one.state for one in outcomes} == {"a.b.c": UNKNOWN, "a.d": EQUAL}
+    assert compared == ["d"]
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+@pytest.mark.parametrize(("state", "status"), [(EQUAL, 2), (DIFFERS, 1)])
+def test_a_result_that_cannot_be_printed_is_not_one_that_differs(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_json: bool,
+    state: str,
+    status: int,
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert run(monkeypatch, tmp_path, None, state=state, is_json=is_json) == status
+        with contextlib.suppress(OSError):
+            full.close()
+    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_metrics_that_cannot_be_written_are_an_error(
