@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import random
 import shutil
 import sys
@@ -21,15 +22,17 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from cdcd.cli.output import ascii_escapes, say
 from cdcd.cli.published_topics import command_settings
-from cdcd.cli.verify_mirror import require_mirror, verify_mirror
+from cdcd.cli.verify_mirror import require_mirror, verify_mirror, why_behind
 from cdcd.cli.verify_output import Progress, Shown
 from cdcd.cli.verify_state import StoredOutcomes, has_entries, only_run, remove_entries, replace_file
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ConfigError
+from cdcd.lsn import INVALID_LSN, Lsn, parse_lsn
 from cdcd.redaction import clean
 from cdcd.sink.names import topic_name
 from cdcd.source.connection import connect_sql
@@ -88,7 +91,10 @@ def verify(config: Config, config_path: Path, request: Request) -> int:
     if outcomes or not failures[0]:
         failures.append(_shown(outcomes.end))
     if request.mirror is not None:
-        failures.append(_shown(lambda: _add_mirrored(config_path, request, mirrored)))
+        compared = [parse_lsn(one.lsn) for one in outcomes if one.lsn]
+        compared_lsn = max(compared, default=INVALID_LSN)
+        add = partial(_add_mirrored, config, config_path, request, compared_lsn, mirrored)
+        failures.append(_shown(add))
     failed = [one for one in failures if one]
     status = status_of([*outcomes, *mirrored])
     if failed and status == EXIT_OF[EQUAL]:
@@ -152,10 +158,21 @@ def _write_metrics(request: Request, outcomes: Sequence[TableOutcome], *, is_com
     return ""
 
 
-def _add_mirrored(config_path: Path, request: Request, outcomes: Shown) -> None:
+def _add_mirrored(
+    config: Config, config_path: Path, request: Request, compared_lsn: Lsn, outcomes: Shown
+) -> None:
+    """Compare the mirror when it has the commits with which the source was compared, or at the end of the time."""
     assert request.mirror is not None
     outcomes.say(["", "the mirror:"])
+    began_s = time.monotonic()
+    limit_s = request.mirror_limit_s
+    wait_s = min(request.timeout_s, math.inf if limit_s is None else limit_s)
     try:
+        if compared_lsn != INVALID_LSN:
+            slot, options = config.source.slot.name, request.target_options
+            reason = why_behind(request.mirror, options, compared_lsn, wait_s, slot=slot)
+            if reason:
+                outcomes.append(TableOutcome("the mirror", UNKNOWN, reason=reason))
         verify_mirror(
             config_path,
             request.mirror,
@@ -163,7 +180,7 @@ def _add_mirrored(config_path: Path, request: Request, outcomes: Shown) -> None:
             request.tables,
             shows_keys=request.shows_keys,
             most_rows=request.most_rows,
-            limit_s=request.mirror_limit_s,
+            limit_s=None if limit_s is None else max(0.0, limit_s - (time.monotonic() - began_s)),
             outcomes=outcomes,
         )
     except Exception as error:  # noqa: BLE001 - what was found before is to be printed

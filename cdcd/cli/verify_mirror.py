@@ -2,7 +2,8 @@
 
 In: the configuration file, the mirror's target.  Out: the outcomes of its tables, in the form of those of the topics.
 Invariant: the mirror is compared as of its own version with the topics up to the offsets of that version. The topics
-are compared with the source by `cdcd.verify`; both comparisons together are one of the mirror with the source.
+are compared with the source by `cdcd.verify`; both comparisons together are one of the mirror with the source, if the
+mirror has the commits with which the source was compared.
 Must not: import PySpark before it is asked for.
 """
 
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.cli.spark_extra import imports_of_spark
-from cdcd.errors import ConfigError, SparkReadError, StorageError
+from cdcd.errors import ConfigError, MirrorBehind, SparkReadError, StorageError
+from cdcd.lsn import Lsn
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
 
-__all__ = ["limited", "require_mirror", "verify_mirror"]
+__all__ = ["limited", "require_mirror", "verify_mirror", "why_behind"]
 
 _CORES, _MEMORY = "2", "1g"
 _CANCELLED_EVERY_S = 1.0
@@ -49,6 +51,31 @@ def require_spark() -> None:
     with imports_of_spark():
         import cdcd.spark.mirroring.verify
         import cdcd.spark.session  # noqa: F401 - imported here to see whether it can be
+
+
+def why_behind(
+    target: str, target_options: Mapping[str, str], lsn: Lsn, timeout_s: float, *, slot: str
+) -> str:
+    """Wait until the mirror has a slot's commits below an LSN; return why it has not, "" if it has.
+
+    A mirror that has stopped equals the topics as of its own version, but not the source.
+    """
+    require_spark()
+    from cdcd.spark.reading.mirror import wait
+
+    try:
+        wait(
+            target,
+            lsn,
+            timeout_s=timeout_s,
+            target_options=target_options,
+            slot=slot,
+            loading=True,
+            parked=True,
+        )
+    except MirrorBehind as behind:
+        return f"it lacks commits with which the source was compared: {behind}"
+    return ""
 
 
 def verify_mirror(

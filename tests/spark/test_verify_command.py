@@ -18,7 +18,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from cdcd.cli.verify_mirror import require_mirror, verify_mirror
+from cdcd.cli.verify_mirror import require_mirror, verify_mirror, why_behind
 from cdcd.cli.verify_output import Shown
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.spark import session as sessions
@@ -439,6 +439,9 @@ def test_cdcd_verify_compares_the_mirror_by_the_same_code(
     monkeypatch.setattr(connection_options, "connection_from", lambda _: topics.connection)
     monkeypatch.setattr(sessions, "session", lambda *_, **__: _Lasting(spark))
     require_mirror(str(target), {})
+    assert why_behind(str(target), {}, 0x12, 0.0, slot=topics.slot.decode()) == ""
+    behind = why_behind(str(target), {}, 0x13, 0.0, slot=topics.slot.decode())
+    assert "lacks commits with which the source was compared" in behind, "as if the mirror had stopped"
     outcomes = Shown("topic", "mirror")
     verify_mirror(target, str(target), {}, (), shows_keys=True, most_rows=1, limit_s=3600, outcomes=outcomes)
     table, *rows = capsys.readouterr().out.splitlines()

@@ -110,6 +110,7 @@ def test_a_mirror_needs_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception | None, **over: Any) -> int:
     """Run the command; the outcome of a table is found, then the error is raised."""
     outcome = TableOutcome("public.t", over.pop("state", EQUAL), rows_in_source=5, rows_in_topics=5)
+    outcome.lsn, config = over.pop("lsn", None), over.pop("config", None)
     request = Request(metrics=tmp_path / "verify.prom", **over)
 
     def found(
@@ -120,7 +121,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception | None
             raise error
 
     monkeypatch.setattr(command, "_add_outcomes", found)
-    return verify(None, tmp_path / "x.yaml", request)  # type: ignore[arg-type]
+    return verify(config, tmp_path / "x.yaml", request)
 
 
 ERRORS = [
@@ -169,6 +170,31 @@ def test_an_error_of_the_mirror_leaves_the_findings_of_the_topics(
     assert "unknown the mirror: PermissionError" in shown
     assert 'state="differs"} 1' in (tmp_path / "verify.prom").read_text()
     assert run(monkeypatch, tmp_path, None, mirror="/data/shop") == 2
+
+
+def test_a_mirror_that_lacks_the_compared_commits_is_not_equal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mirror that has stopped is equal to the topics as of its last version."""
+    asked = []
+
+    def behind(target: str, _options: Any, lsn: int, timeout_s: float, *, slot: str) -> str:
+        asked.append((target, lsn, timeout_s, slot))
+        return "it lacks commits"
+
+    def equal(*_: Any, outcomes: list[TableOutcome], **__: Any) -> None:
+        outcomes.append(_outcome(result(), 1.0, 100))
+
+    monkeypatch.setattr(command, "require_mirror", lambda *_: None)
+    monkeypatch.setattr(command, "why_behind", behind)
+    monkeypatch.setattr(command, "verify_mirror", equal)
+    config = SimpleNamespace(source=SimpleNamespace(slot=SimpleNamespace(name="cdcd_shop")))
+    over: dict[str, Any] = {"lsn": "0/A0", "config": config, "mirror": "/data/shop"}
+    assert run(monkeypatch, tmp_path, None, **over, timeout_s=60.0, mirror_limit_s=20.0) == 2
+    assert asked == [("/data/shop", 0xA0, 20.0, "cdcd_shop")]
+    assert "unknown the mirror: it lacks commits" in capsys.readouterr().out
+    monkeypatch.setattr(command, "why_behind", lambda *_, **__: "")
+    assert run(monkeypatch, tmp_path, None, **over) == 0
 
 
 def test_an_error_between_the_tables_of_a_mirror_leaves_the_outcomes_before_it(
