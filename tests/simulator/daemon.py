@@ -155,7 +155,7 @@ class _Writer(Writer):
 
     def progress(self, commit_position: CommitPosition) -> Any:
         """Return the commit position itself, for the judge."""
-        return SimpleNamespace(commit_position=commit_position)
+        return SimpleNamespace(commit_position=commit_position, offsets={})
 
 
 class Session:
