@@ -251,6 +251,11 @@ def state_of(world: World) -> list[object]:
             dbname=world.dbname,
         ),
         world.server.execute("SELECT gid, prepared, database FROM pg_prepared_xacts"),
+        # a chunk waits until the stream has received everything below the end of its snapshot
+        world.server.execute(
+            "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text, s.sent_lsn::text,"
+            " s.write_lsn::text, s.flush_lsn::text, s.reply_time FROM pg_stat_replication s"
+        ),
     ]
 
 
