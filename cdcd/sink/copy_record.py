@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Set
 from typing import Any
 
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import BlockingCopyState, CopyState, TableCopyState
 
-__all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "with_keys"]
+__all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "size_of", "with_keys"]
 
 _ALWAYS = {"pending", "floors", "point_lsn"}
 _SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial", "excluded"}
@@ -77,6 +78,11 @@ def dumped_copy(copy: CopyState) -> dict[str, Any]:
     if copy.excluded:
         document["excluded"] = list(copy.excluded)
     return document
+
+
+def size_of(copy: CopyState) -> int:
+    """Return the bytes that a state takes in the progress record."""
+    return len(json.dumps(dumped_copy(copy), separators=(",", ":")))
 
 
 def _dumped_blocking(table: BlockingCopyState) -> dict[str, Any]:
