@@ -322,9 +322,7 @@ class TableCopier:
         await self._parts.in_thread(self._reader.end)
         rows = await self._parts.in_thread(self._reader.running)
         self._table.copy.changed.settle(running.settled(rows))
-        self._parts.report.waits(
-            self._relid, "transactions that are committed but not visible yet, or long transactions"
-        )
+        self._parts.report.waits(self._relid, running.reason)
         await asyncio.sleep(RETRY_S)
 
     async def _emit(self, chunk: Chunk, begun: ChunkSnapshot, read: ReadSlices) -> bool:
