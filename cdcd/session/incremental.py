@@ -452,6 +452,7 @@ class IncrementalSnapshots:
             key=described.order,
             compared_from=() if command.compare else None,
             columns=described.table.wanted,
+            row_filter=described.table.filter_digest,
         )
 
     async def _described(self, command: SnapshotCommand, left_out: dict[str, str]) -> list[Description]:

@@ -36,6 +36,7 @@ _TABLE_KEYS = {
     "rows_before",
     "compared_from",
     "columns",
+    "row_filter",
 }
 _BLOCKING_FLAGS = ("empties", "has_failed")
 _BLOCKING_KEYS = {"topic", "where", *_BLOCKING_FLAGS}
@@ -116,6 +117,8 @@ def _dumped_table(table: TableCopyState) -> dict[str, Any]:
         document["compared_from"] = list(table.compared_from)
     if table.columns is not None:
         document["columns"] = list(table.columns)
+    if table.row_filter:
+        document["row_filter"] = table.row_filter
     return document
 
 
@@ -162,6 +165,7 @@ def _table(document: object) -> TableCopyState:
     is_right = (
         isinstance(topic, str)
         and isinstance(where, str | None)
+        and isinstance(document.get("row_filter", ""), str)
         and (after is None or _is_key(after))
         and isinstance(again, list)
         and all(_is_key(one) and len(one) > 1 for one in again)
@@ -189,6 +193,7 @@ def _table(document: object) -> TableCopyState:
         rows_before=_count(document.get("rows_before", 0), "tables"),
         compared_from=_offsets(document["compared_from"]) if "compared_from" in document else None,
         columns=tuple(columns) if "columns" in document else None,
+        row_filter=document.get("row_filter", ""),
         **{name: name in document for name in _FLAGS},
     )
 
