@@ -342,7 +342,7 @@ class TableCopyState:
     `compared_from`: the ends of the topic's partitions when the copy began, if readers' rows that the table does not
     have are still to be found and deleted; () before they are looked up, None if no rows are compared. `columns`:
     those that the configuration chose in addition to the key; None: all, or a record of a version that did not note
-    them.
+    them. `row_filter`: a digest of the publication's row filter, "" without one.
     """
 
     topic: str = ""
@@ -360,6 +360,7 @@ class TableCopyState:
     compared_from: tuple[int, ...] | None = None
     rows_before: int = 0
     columns: tuple[str, ...] | None = None
+    row_filter: str = ""
 
     @property
     def is_complete(self) -> bool:

@@ -153,6 +153,13 @@ class TableCopies:
             self._settling.discard(table.copy.changed)
             self._is_changed = True
 
+    def with_begun(
+        self, tables: Mapping[int, TableCopyState], blocking: Mapping[int, BlockingCopyState]
+    ) -> CopyState:
+        """Return the state that the progress record would have if these copies began."""
+        now = {relid: table.copy.state for relid, table in self.tables.items()}
+        return replace(self._now, tables={**now, **tables}, blocking={**self._now.blocking, **blocking})
+
     def pause(self, relid: int, *, is_paused: bool) -> None:
         """Set whether chunks of a table are read."""
         copy = self.tables[relid].copy

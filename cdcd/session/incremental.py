@@ -24,7 +24,7 @@ from cdcd.ack.group import RecordChunk
 from cdcd.avro.plan import RelationPlan
 from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceSetup, SourceUnavailable
 from cdcd.failpoints import hit
-from cdcd.model import Record, TableCopyState
+from cdcd.model import BlockingCopyState, CopyState, Record, TableCopyState
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import WatchedTable
@@ -32,6 +32,7 @@ from cdcd.pipeline.writer import Writer
 from cdcd.session.blocking import BlockingSnapshots
 from cdcd.session.comparison import TopicKeys, check_comparable
 from cdcd.session.published_tables import PublishedTables
+from cdcd.session.state_size import refuse_large
 from cdcd.session.table_copier import InThread, Parts, TableCopier, describe_as_received
 from cdcd.snapshot.chunk_pace import ChunkPace
 from cdcd.snapshot.chunk_reader import ChunkReader
@@ -378,6 +379,8 @@ class IncrementalSnapshots:
         await self._emitter.between_transactions()
         try:
             records: list[Record] = []
+            if not command.relids:  # a few tables of the session's own
+                refuse_large(self._state_after(described, command))
             if command.is_blocking:
                 await self._blocking.begin(
                     described, command, lambda relid: self._published.plan_of(relid).topic
@@ -394,6 +397,15 @@ class IncrementalSnapshots:
         finally:
             self._emitter.turn.release()
         return [one.table.title for one in described]
+
+    def _state_after(self, described: Iterable[Description], command: SnapshotCommand) -> CopyState:
+        """Return the state with the copies that a command begins."""
+        if not command.is_blocking:
+            tables = {one.table.relid: self._first_state(one, command) for one in described}
+            return self._copies.with_begun(tables, {})
+        topics = {one.table.relid: self._published.plan_of(one.table.relid).topic for one in described}
+        blocking = {relid: BlockingCopyState(topic, command.where) for relid, topic in topics.items()}
+        return self._copies.with_begun({}, blocking)
 
     def _watched(self, relids: Iterable[int]) -> list[WatchedTable]:
         return [self._copies.tables[relid] for relid in relids if relid in self._copies.tables]
@@ -422,14 +434,7 @@ class IncrementalSnapshots:
         """
         relid = described.table.relid
         plan: RelationPlan = self._published.plan_of(relid)
-        state = TableCopyState(
-            plan.topic,
-            where=described.table.where,
-            partitions=described.partitions,
-            key=described.order,
-            compared_from=() if command.compare else None,
-            columns=described.table.wanted,
-        )
+        state = self._first_state(described, command)
         self._descriptions[relid] = described
         self._failed.discard(relid)
         if command.recopy or relid in self._copies.tables:
@@ -438,6 +443,17 @@ class IncrementalSnapshots:
         self._copies.begin(relid, state)
         self._reports.begin(relid, state, described)
         return self._emitter.truncate(plan) if command.recopy else []
+
+    def _first_state(self, described: Description, command: SnapshotCommand) -> TableCopyState:
+        return TableCopyState(
+            self._published.plan_of(described.table.relid).topic,
+            where=described.table.where,
+            partitions=described.partitions,
+            key=described.order,
+            compared_from=() if command.compare else None,
+            columns=described.table.wanted,
+            row_filter=described.table.filter_digest,
+        )
 
     async def _described(self, command: SnapshotCommand, left_out: dict[str, str]) -> list[Description]:
         """Describe the tables of a command. Raises CdcdError for the first that cannot be copied."""

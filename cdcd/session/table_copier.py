@@ -181,6 +181,7 @@ class TableCopier:
             key=described.order,
             compared_from=compared_from,
             columns=described.table.wanted,
+            row_filter=described.table.filter_digest,
         )
         self._parts.copies.note_state()
         self._described = described
@@ -322,9 +323,7 @@ class TableCopier:
         await self._parts.in_thread(self._reader.end)
         rows = await self._parts.in_thread(self._reader.running)
         self._table.copy.changed.settle(running.settled(rows))
-        self._parts.report.waits(
-            self._relid, "transactions that are committed but not visible yet, or long transactions"
-        )
+        self._parts.report.waits(self._relid, running.reason)
         await asyncio.sleep(RETRY_S)
 
     async def _emit(self, chunk: Chunk, begun: ChunkSnapshot, read: ReadSlices) -> bool:
@@ -413,6 +412,8 @@ def _reason_to_restart(state: TableCopyState, described: Description, topic: str
         return "the table's key was changed"
     if not has_columns(described.table, state.columns):
         return "the columns of the table's rule in snapshot.overrides were changed"
+    if state.row_filter != described.table.filter_digest:
+        return "the publication's row filter was changed"
     # Rows of an attached partition are in no change of the stream, and may be in the part that is read.
     attached = set(described.partitions) - set(state.partitions) - described.empty_partitions
     return "a partition was attached" if attached else None

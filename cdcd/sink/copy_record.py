@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Set
 from typing import Any
 
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import BlockingCopyState, CopyState, TableCopyState
 
-__all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "with_keys"]
+__all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "size_of", "with_keys"]
 
 _ALWAYS = {"pending", "floors", "point_lsn"}
 _SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial", "excluded"}
@@ -35,6 +36,7 @@ _TABLE_KEYS = {
     "rows_before",
     "compared_from",
     "columns",
+    "row_filter",
 }
 _BLOCKING_FLAGS = ("empties", "has_failed")
 _BLOCKING_KEYS = {"topic", "where", *_BLOCKING_FLAGS}
@@ -79,6 +81,11 @@ def dumped_copy(copy: CopyState) -> dict[str, Any]:
     return document
 
 
+def size_of(copy: CopyState) -> int:
+    """Return the bytes that a state takes in the progress record."""
+    return len(json.dumps(dumped_copy(copy), separators=(",", ":")))
+
+
 def _dumped_blocking(table: BlockingCopyState) -> dict[str, Any]:
     document: dict[str, Any] = {"topic": table.topic}
     document |= {name: True for name in _BLOCKING_FLAGS if getattr(table, name)}
@@ -110,6 +117,8 @@ def _dumped_table(table: TableCopyState) -> dict[str, Any]:
         document["compared_from"] = list(table.compared_from)
     if table.columns is not None:
         document["columns"] = list(table.columns)
+    if table.row_filter:
+        document["row_filter"] = table.row_filter
     return document
 
 
@@ -156,6 +165,7 @@ def _table(document: object) -> TableCopyState:
     is_right = (
         isinstance(topic, str)
         and isinstance(where, str | None)
+        and isinstance(document.get("row_filter", ""), str)
         and (after is None or _is_key(after))
         and isinstance(again, list)
         and all(_is_key(one) and len(one) > 1 for one in again)
@@ -183,6 +193,7 @@ def _table(document: object) -> TableCopyState:
         rows_before=_count(document.get("rows_before", 0), "tables"),
         compared_from=_offsets(document["compared_from"]) if "compared_from" in document else None,
         columns=tuple(columns) if "columns" in document else None,
+        row_filter=document.get("row_filter", ""),
         **{name: name in document for name in _FLAGS},
     )
 

@@ -31,7 +31,7 @@ from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
 from cdcd.lsn import Lsn, end_of_commits, parse_lsn
 from cdcd.model import FLUSH_PREFIX, KeyValues, RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.snapshot.chunk_sql import KEY_COLUMNS, rows_after, rows_of_blocks, rows_of_keys
+from cdcd.snapshot.chunk_sql import KEY_COLUMNS, no_rows, rows_after, rows_of_blocks, rows_of_keys
 from cdcd.snapshot.chunk_values import (
     CatalogVersions,
     ChunkSnapshot,
@@ -144,8 +144,8 @@ _NO_KEY_HINT = (
 NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
 """SQLSTATEs; the last is a class. Row-level security that applies is a missing privilege, too."""
 GRANT_HINT = (
-    "GRANT the role SELECT on the table, and USAGE on its schema; if row-level security applies to the role, ALTER "
-    "ROLE ... BYPASSRLS"
+    "GRANT the role SELECT on the table, and USAGE on its schema and on the schemas of its key's types; if row-level "
+    "security applies to the role, ALTER ROLE ... BYPASSRLS"
 )
 _NO_RIGHT_HINT = (
     f"{GRANT_HINT}. Then repeat the command; a copy that has begun continues with `cdcd snapshot resume`"
@@ -232,6 +232,9 @@ class ChunkReader:
                 table = replace(found.table, where=where)
                 self._check_readable(table)
                 key = self._key(table, found) if is_by_key else ()
+                if key:
+                    with self._readable(table):
+                        self._execute(no_rows(table, key))
                 return self._described(table, found, key, versions)
         raise self._refusal(relid, _title_of(versions, relid))
 

@@ -16,7 +16,15 @@ from collections.abc import Iterable, Sequence
 from cdcd.errors import ProtocolError
 from cdcd.model import KeyValues
 from cdcd.snapshot.copy_rows import line_values
-from cdcd.snapshot.key_sql import DESCRIBED, KeyColumn, QualifiedName, identifier, operator, qualified
+from cdcd.snapshot.key_sql import (
+    BASE_TYPE,
+    DESCRIBED,
+    KeyColumn,
+    QualifiedName,
+    identifier,
+    operator,
+    qualified,
+)
 from cdcd.snapshot.units import CopiedTable
 
 _NO_TEXT_HINT = (
@@ -45,7 +53,7 @@ KEY_COLUMNS = f"""
           ORDER BY i.indexrelid LIMIT 1) i
     CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-    JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
+    JOIN pg_type t ON t.oid = {BASE_TYPE} JOIN pg_namespace tn ON tn.oid = t.typnamespace
     JOIN pg_opclass oc ON oc.oid = i.indclass[k.place - 1]
     LEFT JOIN pg_collation cl ON cl.oid = i.indcollation[k.place - 1]
     LEFT JOIN pg_namespace cn ON cn.oid = cl.collnamespace
@@ -64,6 +72,19 @@ def rows_after(table: CopiedTable, key: Sequence[KeyColumn], after: KeyValues | 
     condition = () if after is None else (_is_after(key, after),)
     order = ", ".join(f"{column.collated} USING {operator(column.less)}" for column in key)
     return _copy(table, condition, f" ORDER BY {order} LIMIT {limit:d}")
+
+
+def no_rows(table: CopiedTable, key: Sequence[KeyColumn]) -> str:
+    """Return a query that needs every privilege of a chunk, and returns no row.
+
+    USAGE on the schemas of the key's types and operators, too, which reading the table does not need.
+    """
+    columns = ", ".join(map(identifier, table.selected))
+    condition = " AND ".join(column.comparison(column.greater, None) for column in key)
+    order = ", ".join(f"{column.collated} USING {operator(column.less)}" for column in key)
+    only = "" if table.is_partitioned else "ONLY "
+    source = f"{only}{qualified((table.schema, table.name))}"
+    return f"SELECT {columns} FROM {source} WHERE {condition} ORDER BY {order} LIMIT 0"  # noqa: S608 - quoted
 
 
 def rows_of_keys(table: CopiedTable, key: Sequence[KeyColumn], keys: Iterable[KeyValues]) -> str:

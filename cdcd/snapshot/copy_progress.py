@@ -118,6 +118,7 @@ class CopyProgress:
                 topic=topic,
                 where=unit.table.where,
                 columns=unit.table.wanted,
+                row_filter=unit.table.filter_digest,
                 partitions=partitions,
             )
             self._note_floor(relid)

@@ -27,10 +27,19 @@ DESCRIBED = """
 """
 """SQL expressions: what `key_columns` reads of a column `a`, its type `t`, operator class `oc` and collation `cl`."""
 
+BASE_TYPE = """
+    (WITH RECURSIVE base (oid, parent) AS (
+         SELECT b.oid, b.typbasetype FROM pg_type b WHERE b.oid = a.atttypid UNION ALL
+         SELECT b.oid, b.typbasetype FROM base JOIN pg_type b ON b.oid = base.parent)
+     SELECT base.oid FROM base WHERE base.parent = 0)
+"""
+"""SQL: the type of a column `a`; of a domain the type below it, because a row may violate a constraint that is NOT
+VALID, and then its value cannot be cast to the domain."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of the key's index. `collation` is the index's, None for a type that has none."""
+    """A column of the key's index. `type` is no domain. `collation` is the index's, None for a type that has none."""
 
     name: str
     type: QualifiedName
@@ -41,7 +50,7 @@ class KeyColumn:
     at_least: QualifiedName
     greater: QualifiedName
 
-    def comparison(self, by: QualifiedName, value: str) -> str:
+    def comparison(self, by: QualifiedName, value: str | None) -> str:
         """Return the comparison of the column with a value, by one of its operators."""
         return f"{self.collated} {operator(by)} {self.literal(value)}"
 
@@ -50,9 +59,10 @@ class KeyColumn:
         """The column with the collation of the index."""
         return identifier(self.name) + self._collate
 
-    def literal(self, value: str) -> str:
-        """Return a value of the column's type, without a length: a cast to char(n) would cut it."""
-        return f"{_quoted(value)}::{qualified(self.type)}{self._collate}"
+    def literal(self, value: str | None) -> str:
+        """Return a value of the column's type, without a length: a cast to char(n) would cut it. None: a null."""
+        text = "NULL" if value is None else _quoted(value)
+        return f"{text}::{qualified(self.type)}{self._collate}"
 
     @property
     def _collate(self) -> str:

@@ -26,6 +26,9 @@ RUNNING = """
 """
 """To be executed first once, and then at intervals until no transaction is left."""
 
+_WAIT = "transactions that are committed but not visible yet, or long transactions"
+_HIDDEN = ". The role may not see whether these sessions are idle, which need no wait: GRANT pg_read_all_stats to it"
+_MOST_NAMED = 5
 _IN_COMMIT = (None, "", "active", "fastpath function call", "disabled")
 
 
@@ -35,15 +38,28 @@ class RunningTransactions:
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._first = {xid: tuple(session) for xid, *session in rows}
         self._left = set(self._first) - self._settled(self._first)
+        self._running = set(self._first)
 
     @property
     def xids(self) -> frozenset[int]:
         """The transactions that may be inside their commit, until they are visible or settled."""
         return frozenset(self._left)
 
+    @property
+    def reason(self) -> str:
+        """What a copy waits for, with the sessions that still run."""
+        left = [self._first[xid] for xid in sorted(self._left & self._running)]
+        pids = sorted(pid for pid, *_ in left if pid is not None)
+        names = [f"session {pid}" for pid in pids[:_MOST_NAMED]]
+        names += [f"{len(pids) - _MOST_NAMED} more sessions"] if len(pids) > _MOST_NAMED else []
+        names += ["a prepared transaction"] if len(pids) < len(left) else []
+        hidden = any(pid is not None and state is None for pid, state, _ in left)
+        return _WAIT + (f": {', '.join(names)}" if names else "") + (_HIDDEN if hidden else "")
+
     def settled(self, rows: Iterable[tuple[Any, ...]]) -> frozenset[int]:
         """Return the transactions that later rows of `RUNNING` show to be outside their commit."""
         now = {xid: tuple(session) for xid, *session in rows}
+        self._running = set(now)
         found = {
             xid
             for xid in self._left

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cdcd.snapshot.chunk_sql import KEY_COLUMNS
-from cdcd.snapshot.key_sql import DESCRIBED, KeyColumn, key_columns, order_of
+from cdcd.snapshot.key_sql import BASE_TYPE, DESCRIBED, KeyColumn, key_columns, order_of
 from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile, estimated_rows
 
 # pg_relation_size waits for AccessShareLock, so a locked table has its last known size; of a table that was dropped
@@ -46,7 +46,7 @@ _BOUNDS = f"""
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
-    JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
+    JOIN pg_type t ON t.oid = {BASE_TYPE} JOIN pg_namespace tn ON tn.oid = t.typnamespace
     JOIN pg_opclass oc ON oc.oid = i.indclass[0]
     LEFT JOIN pg_collation cl ON cl.oid = i.indcollation[0]
     LEFT JOIN pg_namespace cn ON cn.oid = cl.collnamespace

@@ -10,6 +10,7 @@ Must not: read a value, or depend on the size of a file for anything but speed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,6 +50,11 @@ class CopiedTable:
     def title(self) -> str:
         """The name for logs and errors."""
         return f"{self.schema}.{self.name}"
+
+    @property
+    def filter_digest(self) -> str:
+        """What a progress record has of the row filter, which may be long: "" without one."""
+        return "" if self.row_filter is None else hashlib.sha256(self.row_filter.encode()).hexdigest()[:16]
 
     @property
     def selected(self) -> tuple[str, ...]:

@@ -147,3 +147,26 @@ def test_names_of_tables_that_are_not_published_or_were_dropped(
         eventually(lambda: bool(reports(daemon)), "the copy is known")
         assert command(daemon, "stop", "public.t")[0] == 200
         assert reports(daemon) == []
+
+
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["incremental", "blocking"])
+def test_tables_whose_conditions_do_not_fit_into_the_progress_record_are_refused(
+    is_blocking: bool, postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    """A record that the broker does not take would halt cdcd, again after each restart of a signal's command."""
+    names = [f"t{number}" for number in range(20)]
+    run_script(
+        postgres.dsn(database),
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, note text)" for name in names),
+        f"INSERT INTO t0 SELECT g, 'n' FROM generate_series(1, {ROWS}) g",
+    )
+    with new_daemon(postgres, database, snapshot={"mode": "never"}) as daemon:
+        daemon.start().wait_state("streaming")
+        tables, where = [f"public.{name}" for name in names], f"note <> '{'ü' * 10_000}'"
+        status, body = command(daemon, "start", *tables, where=where, recopy=True, blocking=is_blocking)
+        assert (status, "progress record" in body["message"]) == (422, True), body
+        assert "fewer tables" in body["hint"]
+        assert reports(daemon) == []
+        start(daemon, *tables[:2], where=where, recopy=True, blocking=is_blocking)
+        await_copied(daemon)
+        assert daemon.status()["state"] == "streaming"

@@ -118,7 +118,7 @@ class InAnotherTopic(OneChunk):
         self.version = 1
 
     def describe(self, *_: object) -> Any:
-        table = SimpleNamespace(wanted=None, title="t")
+        table = SimpleNamespace(wanted=None, filter_digest="", title="t")
         return SimpleNamespace(versions=(2,), partitions=(), order=(), table=table)
 
     def waits(self, _relid: int, _reason: str | None) -> None: ...

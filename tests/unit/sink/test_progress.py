@@ -153,6 +153,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                             compared_from=(0, 17),
                             rows_before=3,
                             columns=("at", "id"),
+                            row_filter="0123456789abcdef",
                         ),
                         9: TableCopyState(
                             "shop.public.big", ("0/9/64/",), is_by_blocks=True, is_scanned=True
@@ -183,6 +184,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                             "compared_from": [0, 17],
                             "rows_before": 3,
                             "columns": ["at", "id"],
+                            "row_filter": "0123456789abcdef",
                         },
                         "9": {
                             "topic": "shop.public.big",

@@ -41,3 +41,17 @@ def test_a_prepared_transaction_is_never_settled() -> None:
     running = RunningTransactions([(7, None, None, None)])
     assert running.settled([(7, None, None, None)]) == frozenset()
     assert running.xids == {7}
+
+
+def test_a_copy_says_for_which_sessions_it_waits() -> None:
+    """A role that may not see states waits for idle sessions, too: it is told how to end that."""
+    rows = [(7 + pid, pid, "active", "12:00") for pid in range(100, 107)]
+    running = RunningTransactions([*rows, (8, None, None, None), (9, 99, "idle in transaction", "12:00")])
+    assert running.reason.endswith(
+        ": session 100, session 101, session 102, session 103, session 104, 2 more sessions, a prepared transaction"
+    )
+    hidden = RunningTransactions([(7, 100, None, None)])
+    assert "session 100. The role may not see" in hidden.reason
+    assert "pg_read_all_stats" in hidden.reason
+    hidden.settled([])
+    assert "session" not in hidden.reason, "it has ended"
