@@ -11,7 +11,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.source.connection import fetch
 
-# Only a transaction with an xid holds back restart_lsn. Other roles' xids are NULL without pg_read_all_stats.
+# Only a transaction with an xid holds back restart_lsn. Other roles' xact_start is NULL without pg_read_all_stats.
 _OLDEST = """
     SELECT format('pid %s of %s in database %s (%s)', pid, usename, datname,
                   coalesce(nullif(application_name, ''), 'no application name')) AS name,
