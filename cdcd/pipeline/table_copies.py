@@ -157,8 +157,9 @@ class TableCopies:
         self, tables: Mapping[int, TableCopyState], blocking: Mapping[int, BlockingCopyState]
     ) -> CopyState:
         """Return the state that the progress record would have if these copies began."""
-        now = {relid: table.copy.state for relid, table in self.tables.items()}
-        return replace(self._now, tables={**now, **tables}, blocking={**self._now.blocking, **blocking})
+        return replace(
+            self._now, tables={**self._states(), **tables}, blocking={**self._now.blocking, **blocking}
+        )
 
     def pause(self, relid: int, *, is_paused: bool) -> None:
         """Set whether chunks of a table are read."""
@@ -243,12 +244,14 @@ class TableCopies:
         self._now = replace(self._now, point_lsn=covered_lsn, tx_seq=tx_seq)
         self._is_changed = True
 
+    def _states(self) -> dict[int, TableCopyState]:
+        return {relid: table.copy.state for relid, table in self.tables.items()}
+
     def state_at(self, end_lsn: Lsn) -> CopyState | None:
         """Return what the progress record of a position needs: the same object as long as nothing has changed."""
         if self._is_changed:
             self._is_changed = False
-            states = {relid: table.copy.state for relid, table in self.tables.items()}
-            self._now = replace(self._now, tables=states)
+            self._now = replace(self._now, tables=self._states())
         if self._now is NO_COPY:
             return None
         left = self._now.left_at(end_lsn)

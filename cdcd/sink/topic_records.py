@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import (
     Consumer,
-    IsolationLevel,
     KafkaError,
     TopicCollection,
     TopicPartition,
@@ -28,7 +27,7 @@ from cdcd.errors import SinkUnavailable, TopicMissing
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import kafka_errors, making_client, translate
-from cdcd.sink.listed_offset import listed_offset
+from cdcd.sink.listed_offset import listed_offsets
 from cdcd.sink.names import MAX_TOPIC_CHARACTERS
 from cdcd.sink.reader import position_of
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
@@ -131,27 +130,16 @@ def topic_ids(admin: Admin, topics: list[str]) -> dict[str, str]:
 def bounds_of(admin: Admin, topics: list[str]) -> dict[tuple[str, int], Bounds]:
     """Return the bounds of each partition of the topics. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
     doing = "looking up the ends of topics"
-    partitions = []
+    partitions: list[tuple[str, int]] = []
     for topic in topics:
         described = admin.metadata(topic, doing, topic=topic).topics[topic]
         if described.error is not None:
             raise translate(described.error, doing, topic=topic)
-        partitions += [TopicPartition(topic, number) for number in sorted(described.partitions)]
-    starts = _offsets(admin, partitions, OffsetSpec.earliest())
-    ends = _offsets(admin, partitions, OffsetSpec.latest())
+        partitions += [(topic, number) for number in sorted(described.partitions)]
+    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()
+    starts = listed_offsets(admin.client, partitions, earliest, doing, admin.timeout_s)
+    ends = listed_offsets(admin.client, partitions, latest, doing, admin.timeout_s)
     return {place: Bounds(starts[place], end) for place, end in ends.items()}
-
-
-def _offsets(admin: Admin, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-    futures = admin.client.list_offsets(
-        dict.fromkeys(partitions, spec),
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=admin.timeout_s,
-    )
-    return {
-        (one.topic, one.partition): listed_offset(future, "looking up the ends of topics", one.topic)
-        for one, future in futures.items()
-    }
 
 
 class RecordsRemoved(Exception):

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import TopicMismatch, TopicMissing
 from cdcd.sink.limits import Limits
-from cdcd.sink.listed_offset import listed_offset
+from cdcd.sink.listed_offset import listed_offset, listed_offsets
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_admin import TopicAdmin
 from cdcd.sink.topic_checks import UNUSED_PARTITIONS, TopicChecks
@@ -138,15 +138,10 @@ class Topics:
 
         Raises SinkUnavailable, TopicMissing, SinkAuthorization.
         """
-        asked = self._cluster.client.list_offsets(
-            {TopicPartition(*place): OffsetSpec.latest() for place in places},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=self._cluster.timeout_s,
-        )
         doing = "looking up the last stable offset of a partition"
-        return {
-            (at.topic, at.partition): listed_offset(future, doing, at.topic) for at, future in asked.items()
-        }
+        cluster = self._cluster
+        latest = OffsetSpec.latest()
+        return listed_offsets(cluster.client, places, latest, doing, cluster.timeout_s, is_committed=True)
 
     def verify(self, expected: Mapping[str, int]) -> None:
         """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic has changed (F66).
